@@ -8,20 +8,22 @@ from uuid import UUID
 import httpx2
 import pytest
 
+from holdfast.core.change import Deliver
 from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
 from holdfast.core.flow import FlowSettings
 from holdfast.interfaces.console.actions import ACTIONS
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.plan import PlanState, StoredPlan
+from holdfast.stores.deliveries.settle import settle
 from holdfast.stores.groups.group import NewGroup, NewMember, start_group
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.registry import Declaration, register
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
 from tests.console.conftest import ClientAs, post
-from tests.console.shop import BROKEN
-from tests.support.builders import fresh_id, job
+from tests.console.shop import BROKEN, WORKER
+from tests.support.builders import claim_all, fresh_id, job, outcome
 from tests.support.flow import furnish_keys
 
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
@@ -275,3 +277,55 @@ async def test_a_viewer_sees_no_button(client_as: ClientAs, shop: Store, ops: Op
         ):
             page = (await client.get(f"/ops{path}")).text
             assert not re.search(r'<form[^>]*method="post"', page), path
+
+
+@BOTH
+async def test_selected_rows_are_previewed_and_no_others(client_as: ClientAs, shop: Store, ops: Operations) -> None:
+    dead = [one.delivery.id for one in await ops.deliveries(Filter(dead=True, consumers=("stock",)), limit=3)]
+    async with client_as("operator") as client:
+        page = (await client.get("/ops/dead")).text
+        assert all(f'form="selected" name="ids" value="{id}"' in page for id in dead)
+        token = client.cookies.get("holdfast_console", "")
+        form = [("csrf", token), ("selected", "yes"), ("action", "discard"), *(("ids", str(id)) for id in dead)]
+        body = "&".join(f"{name}={value}" for name, value in form)
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        answer = await client.post("/ops/plans", content=body, headers=headers)
+        nothing = await post(client, "/plans", selected="yes", action="discard")
+    plan = UUID(answer.headers["location"].rpartition("/")[2])
+    assert {one.id for one in await ops.plan_items(plan)} == set(dead)
+    assert nothing.status_code == 400
+    assert "no delivery is selected" in nothing.text
+    assert len(await ops.plans()) == 1
+
+
+@BOTH
+async def test_only_operators_can_select_rows(client_as: ClientAs, shop: Store) -> None:
+    async with client_as("viewer") as client:
+        for path in ("/ops/dead", "/ops/deliveries"):
+            assert "checkbox" not in (await client.get(path)).text
+
+
+@BOTH
+async def test_a_sample_is_replayed_first_and_then_the_rest(
+    client_as: ClientAs, shop: Store, ops: Operations, store: Store
+) -> None:
+    group = (await ops.failure_groups())[0]
+    assert group.fingerprint
+    async with client_as("operator") as client:
+        id = await preview(client, action="replay", group=group.fingerprint, consumer="stock", limit="10")
+        await post(client, "/plans/start", id=id, reason="a sample first")
+        await ended(ops, id)
+        waiting = (await client.get(f"/ops/plans/{id}")).text
+        await store.run(
+            settle(
+                WORKER, [outcome(one, Deliver()) for one in await claim_all(store, WORKER, generation=42, limit=1000)]
+            )
+        )
+        await ops.follow_plans()
+        page = (await client.get(f"/ops/plans/{id}")).text
+        form = page[page.index("Preview replay of the rest") - 900 :].partition("</form>")[0]
+        fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form[form.rindex("<form") :]))
+        rest = await preview(client, **{name: unescape(value) for name, value in fields.items()})
+    assert "Preview replay of the rest" not in waiting
+    assert "when these have finished" in waiting
+    assert (await ops.plan(UUID(rest))).total == BROKEN - 10

@@ -1,9 +1,10 @@
 """Every screen: full and empty, under a prefix, with hostile content, and with the command that shows the same."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from urllib.parse import quote
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -17,6 +18,7 @@ from holdfast.ops.service import Operations
 from holdfast.outbound.webhooks.endpoint import new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.admin.actions import block_consumer, pause_queue
+from holdfast.stores.admin.plan import Action
 from holdfast.stores.deliveries.progress import ReportedProgress, report_progress
 from holdfast.stores.groups.group import NewGroup, NewMember, start_group
 from holdfast.stores.integrations.breaker import trip_breaker
@@ -330,3 +332,35 @@ async def test_the_field_at_the_top_finds_ids_and_any_other_text(client_as: Clie
         assert f"/ops/deliveries/{dead.delivery.id}" in page
         assert "Searched " in page
         assert (await client.get("/ops/search?q=x")).status_code == 400
+
+
+@BOTH
+@pytest.mark.parametrize("path", ["/messages", "/plans", "/job-groups", "/deliveries", "/dead", "/audit", "/workflows"])
+async def test_every_list_has_a_time_range(client_as: ClientAs, shop: Store, ops: Operations, path: str) -> None:
+    await ops.create_plan(Action.REPLAY, Filter(dead=True), limit=1, actor="ada")
+    await shop.run(start_group(NewGroup(fresh_id(), "a job", None, [NewMember(job(), 0, 0)]), Fanout(), own=True))
+    async with client_as("viewer") as client:
+        every, hour, old, wrong = [
+            await client.get(f"/ops{path}", params=params)
+            for params in ({}, {"since": "1h"}, {"until": "1h"}, {"since": "10m", "until": "20m"})
+        ]
+    assert all(f'href="/ops{path}?since={age}"' in every.text for age in ("15m", "1h", "6h", "1d", "7d"))
+    assert hour.text.count("<tr data-row") == every.text.count("<tr data-row")
+    assert "<tr data-row" not in old.text
+    assert wrong.status_code == 400
+    assert "`since` must be before `until`" in unescape(wrong.text)
+
+
+@BOTH
+async def test_a_time_range_ends_the_pages_of_messages(shop: Store, ops: Operations) -> None:
+    every = await ops.message_page(limit=100)
+    middle = UUID(int=every.items[30].id.int)
+    at = datetime.fromtimestamp((middle.int >> 80) / 1000, UTC)
+    newer = await ops.message_page(since=at, limit=100)
+    older = await ops.message_page(until=at, limit=100)
+    assert newer.next is older.next is None
+    assert [one.id for one in newer.items + older.items] == [one.id for one in every.items]
+    first = await ops.message_page(since=at, limit=1)
+    assert (first.next is None) == (len(newer.items) == 1)
+    assert [one.id for one in await ops.messages(since=at, limit=100)] == [one.id for one in newer.items]
+    assert [one.id for one in await ops.messages(until=at, limit=100)] == [one.id for one in older.items]

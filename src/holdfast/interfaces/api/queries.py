@@ -68,11 +68,13 @@ class DeliveryQuery(DeadLetterQuery):
 
 
 class MessageQuery(PageParams):
-    """Filter of messages. `type` may be a prefix such as `order.*`."""
+    """Filter of messages. `type` may be a prefix such as `order.*`. Times compare with the publish."""
 
     type: Text | None = None
     source: Text | None = None
     key: Text | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
 
 
 class WorkflowRunQuery(PageParams):

@@ -1,12 +1,13 @@
 """`holdfast messages`: published messages."""
 
+from typing import Any
 from uuid import UUID
 
 import click
 
 from holdfast.core.errors import NotFound
 from holdfast.interfaces.cli.columns import delivery_columns, message_columns
-from holdfast.interfaces.cli.filters import ID, page_options
+from holdfast.interfaces.cli.filters import ID, TIME, page_options
 from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.presentation.deliveries import state
@@ -23,11 +24,13 @@ def cli() -> None:
 @click.option("--type", metavar="TYPE", help="Only this type, or a prefix (order.*).")
 @click.option("--source", metavar="NAME", help="Only from this source.")
 @click.option("--key", metavar="KEY", help="Only with this key.")
+@click.option("--since", type=TIME, metavar="TIME", help="Published since: 2h, 3d, 2026-11-15T09:00Z.")
+@click.option("--until", type=TIME, metavar="TIME", help="Published before.")
 @page_options
-def list_(type: str | None, source: str | None, key: str | None, limit: int, before: UUID | None) -> None:
+def list_(**chosen: Any) -> None:
     """List messages, newest first."""
     ops = settings().operations()
-    found = ops.messages(type=type, source=source, key=key, limit=limit, before=before)
+    found = ops.messages(**chosen)
     show_list(settings(), found, message_columns(ops.now()), "no matching messages")
 
 

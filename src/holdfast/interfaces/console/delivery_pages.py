@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from starlette.responses import RedirectResponse
@@ -18,6 +19,7 @@ from holdfast.interfaces.presentation.filters import (
     as_cli_options,
     parse_filter,
     parse_id,
+    parse_range,
 )
 from holdfast.ops.queries.deliveries import DeliveryDetail
 
@@ -63,8 +65,7 @@ async def _list_page(request: ConsoleRequest, *, dead: bool) -> HtmlPage:
         "deliveries.html",
         {
             "rows": found.items,
-            "next": request.with_query(before=found.next) if found.next else None,
-            "newest": request.with_query(before=None) if before else None,
+            **request.page_links(found.next),
             "chosen": chosen,
             "dead": dead,
             "state": state,
@@ -170,19 +171,20 @@ def timeline(detail: DeliveryDetail) -> list[TimelineEvent]:
 
 
 async def messages(request: ConsoleRequest) -> HtmlPage:
-    filters = {name: request.query[name] for name in ("type", "source", "key") if name in request.query}
+    now = await request.ops.now()
+    chosen = request.chosen("type", "source", "key", "since", "until")
     before = parse_id(request.query["before"]) if "before" in request.query else None
+    filters: dict[str, Any] = {**chosen, **parse_range(chosen, now)}
     found = await request.ops.message_page(**filters, limit=PAGE, before=before)
     return HtmlPage(
         "messages.html",
         {
             "rows": found.items,
-            "next": request.with_query(before=found.next) if found.next else None,
-            "newest": request.with_query(before=None) if before else None,
-            "chosen": filters,
-            "now": await request.ops.now(),
+            **request.page_links(found.next),
+            "chosen": chosen,
+            "now": now,
             "command": "holdfast messages list"
-            + "".join(f" --{name} {shlex.quote(value)}" for name, value in filters.items()),
+            + "".join(f" --{name} {shlex.quote(value)}" for name, value in chosen.items()),
         },
     )
 
@@ -202,8 +204,7 @@ async def request_trace(request: ConsoleRequest) -> HtmlPage:
         "request.html",
         {
             "trace": trace,
-            "next": request.with_query(after=trace.next) if trace.next else None,
-            "first": request.with_query(after=None) if after else None,
+            **request.page_links(trace.next, cursor="after"),
             "now": await request.ops.now(),
         },
     )
@@ -249,6 +250,6 @@ async def search(request: ConsoleRequest) -> HtmlPage:
             "found": found,
             "scope": search_scope(found),
             "request_id": text if any(one.field == "request_id" for one in found.matches) else None,
-            "next": request.with_query(after=found.next) if found.next else None,
+            **request.page_links(found.next, cursor="after"),
         },
     )

@@ -7,7 +7,6 @@ from holdfast.interfaces.presentation.filters import parse_choice
 from holdfast.ops.queries.flow_keys import KeyFilter
 
 _STATES = (
-    (KeyFilter.ALL, "any"),
     (KeyFilter.BLOCKED, "blocked by a dead letter"),
     (KeyFilter.PAUSED, "paused"),
     (KeyFilter.LIMITED, "at the limit"),
@@ -35,11 +34,12 @@ async def flow(request: ConsoleRequest) -> HtmlPage:
         "flow_keys.html",
         {
             "page": page,
+            "rows": page.keys,
+            "page_words": ("First", "Next"),
             "now": page.now,
             "states": _STATES,
             "chosen": chosen,
-            "next": None if page.next is None else request.with_query(after=page.next),
-            "first": None if after is None else request.with_query(after=None),
+            **request.page_links(page.next, cursor="after"),
             "command": f"holdfast consumers keys {shlex.quote(page.consumer)}{options}",
         },
     )

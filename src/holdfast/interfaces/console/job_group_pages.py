@@ -1,22 +1,18 @@
 """Pages for groups of jobs."""
 
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
-from holdfast.interfaces.presentation.filters import parse_id
+from holdfast.interfaces.presentation.filters import parse_id, parse_range
 
 _PAGE = 20
 
 
 async def job_groups(request: ConsoleRequest) -> HtmlPage:
+    now = await request.ops.now()
+    chosen = request.chosen("since", "until")
     before = parse_id(request.query["before"]) if "before" in request.query else None
-    found = await request.ops.job_groups(limit=_PAGE, before=before)
+    found = await request.ops.job_groups(limit=_PAGE, before=before, **parse_range(chosen, now))
     return HtmlPage(
-        "job_groups.html",
-        {
-            "rows": found.items,
-            "next": request.with_query(before=found.next) if found.next else None,
-            "newest": request.with_query(before=None) if before else None,
-            "now": await request.ops.now(),
-        },
+        "job_groups.html", {"rows": found.items, **request.page_links(found.next), "chosen": chosen, "now": now}
     )
 
 

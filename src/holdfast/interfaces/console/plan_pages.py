@@ -6,29 +6,34 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, Redirect, read_number
 from holdfast.interfaces.console.security import Forbidden
 from holdfast.interfaces.console.user import Role
-from holdfast.interfaces.presentation.filters import FIELDS, parse_choice, parse_filter, parse_id
+from holdfast.interfaces.presentation.filters import FIELDS, parse_choice, parse_filter, parse_id, parse_range
+from holdfast.ops.queries.pages import below, is_since
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.plan import Action, PlanState, StoredPlan
 from holdfast.stores.admin.plan_creation import MAX_PLAN
 from holdfast.stores.queries.query import Filter
 
 _ITEMS = ("all", "skipped", "dead")
+_FORM_FIELDS = {"consumers": "consumer", "statuses": "status"}
 
 
 async def plans(request: ConsoleRequest) -> HtmlPage:
-    before = parse_id(request.query["before"]) if "before" in request.query else None
-    state = request.query.get("state")
-    plan_state = None if state is None else PlanState(parse_choice(state, PlanState, "plan state"))
-    found = await request.ops.plans(limit=PAGE + 1, before=before, state=plan_state)
+    now = await request.ops.now()
+    chosen = request.chosen("state", "since", "until")
+    times = parse_range(chosen, now)
+    before = below(parse_id(request.query["before"]) if "before" in request.query else None, times.get("until"))
+    state = PlanState(parse_choice(chosen["state"], PlanState, "plan state")) if "state" in chosen else None
+    found = await request.ops.plans(limit=PAGE + 1, before=before, state=state)
+    rows = [one for one in found if is_since(one.id, times.get("since"))]
     return HtmlPage(
         "plans.html",
         {
-            "rows": found[:PAGE],
-            "next": request.with_query(before=found[PAGE - 1].id) if len(found) > PAGE else None,
-            "newest": request.with_query(before=None) if before else None,
+            "rows": rows[:PAGE],
+            **request.page_links(rows[PAGE - 1].id if len(rows) > PAGE else None),
             "states": list(PlanState),
-            "state": state,
-            "now": await request.ops.now(),
+            "chosen": chosen,
+            "now": now,
+            "command": "holdfast plans list" + (f" --state {state}" if state else ""),
         },
     )
 
@@ -46,15 +51,30 @@ async def plan(request: ConsoleRequest) -> HtmlPage:
         {
             "plan": found,
             "items": items[:PAGE],
-            "next": request.with_query(after=items[PAGE - 1].n) if len(items) > PAGE else None,
-            "first": request.with_query(after=None) if after else None,
+            **request.page_links(items[PAGE - 1].n if len(items) > PAGE else None, cursor="after"),
             "which": which,
+            "rest": _rest(found),
             "done_word": {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}[
                 found.action
             ],
             "now": await request.ops.now(),
         },
     )
+
+
+def _rest(plan: StoredPlan) -> dict[str, str] | None:
+    """The form fields that select what matched but exceeded the limit of a finished plan: after a sample, the rest."""
+    if plan.state is not PlanState.DONE or not plan.preview.remaining or plan.unsettled or plan.rerun:
+        return None
+    found = {}
+    for name, value in plan.preview.filter.items():
+        if name in ("consumers", "statuses") and isinstance(value, list):
+            found[_FORM_FIELDS[name]] = ",".join(value)
+        elif name in FIELDS:
+            found[name] = str(value)
+        elif name != "dead":
+            return None
+    return found
 
 
 async def preview(request: ConsoleRequest) -> Redirect:
@@ -82,6 +102,9 @@ async def _selection(request: ConsoleRequest) -> Filter:
     ids = tuple(parse_id(id) for id in request.form.get("ids", "").replace(",", " ").split())
     if ids:
         return Filter(ids=ids)
+    if request.form.get("selected"):
+        # Without this check, no selected row would mean every delivery.
+        raise ConfigurationError("no delivery is selected; select the rows to act on and try again")
     chosen = {name: request.form[name] for name in FIELDS if request.form.get(name)}
     return parse_filter(chosen, await request.ops.now())
 

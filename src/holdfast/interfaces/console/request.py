@@ -16,7 +16,7 @@ from holdfast.ops.service import Operations
 
 PAGE = 50
 _MAX_BYTES = 64 * 1024
-_MAX_FIELDS = 50
+_MAX_FIELDS = 50 + PAGE
 _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
@@ -57,6 +57,17 @@ class ConsoleRequest:
         path = str(self.http.scope["path"]).removeprefix(self.root)
         return self.url(path, **{**self.query, **query})
 
+    def chosen(self, *names: str) -> dict[str, str]:
+        """The filter of a list: its query parameters that are not empty."""
+        return {name: self.query[name].strip() for name in names if name in self.query}
+
+    def page_links(self, following: object | None, *, cursor: str = "before") -> dict[str, str | None]:
+        """The links to the next and to the first page of a list. `cursor` is the parameter that holds the position."""
+        return {
+            "next": None if following is None else self.with_query(**{cursor: following}),
+            "newest": self.with_query(**{cursor: None}) if cursor in self.http.query_params else None,
+        }
+
     def can(self, role: str) -> bool:
         """Whether the user has this role and the console is not read-only."""
         return not self.read_only and self.user.role.covers(Role(role))
@@ -86,13 +97,15 @@ def read_number(text: str) -> int | None:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Returns the form's fields. The last value wins if a field is repeated."""
+    """Returns the form's fields. Repeated `ids` are joined; of any other repeated field, the last value wins."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_BYTES:
             raise Forbidden("The form is too large.", 413)
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
         raise Forbidden("The form cannot be parsed.", 400) from None
+    ids = " ".join(value for name, value in fields if name == "ids")
+    return {**dict(fields), **({"ids": ids} if ids else {})}

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_number
 from holdfast.interfaces.console.user import Role
-from holdfast.interfaces.presentation.filters import parse_choice, parse_target, parse_time
+from holdfast.interfaces.presentation.filters import parse_choice, parse_range, parse_target
 from holdfast.ops.service import Operations
 from holdfast.stores.integrations.idempotency import KeyStatus, RecordCursor
 
@@ -31,15 +31,13 @@ breakers = _list_page("breakers", lambda ops: ops.breakers())
 
 
 async def schedules(request: ConsoleRequest) -> HtmlPage:
-    query = request.query
-    chosen = {name: query[name] for name in ("job", "prefix") if query.get(name)}
-    found = await request.ops.schedules(**chosen, after=query.get("after"), limit=PAGE + 1)
+    chosen = request.chosen("job", "prefix")
+    found = await request.ops.schedules(**chosen, after=request.query.get("after"), limit=PAGE + 1)
     return HtmlPage(
         "schedules.html",
         {
             "rows": found[:PAGE],
-            "next": request.with_query(after=found[PAGE - 1].name) if len(found) > PAGE else None,
-            "newest": request.with_query(after=None) if "after" in query else None,
+            **request.page_links(found[PAGE - 1].name if len(found) > PAGE else None, cursor="after"),
             "chosen": chosen,
             "now": await _now(request),
         },
@@ -89,7 +87,7 @@ async def keys(request: ConsoleRequest) -> HtmlPage:
             "newest": request.with_query(after_at=None, after_scope=None, after_key=None)
             if "after_key" in query
             else None,
-            "chosen": {name: query[name] for name in ("scope", "key", "status") if name in query},
+            "chosen": request.chosen("scope", "key", "status"),
             "states": list(KeyStatus),
             "now": await _now(request),
         },
@@ -107,23 +105,21 @@ def _mark(query: Mapping[str, str]) -> RecordCursor:
 async def audit(request: ConsoleRequest) -> HtmlPage:
     query = request.query
     before = read_number(query.get("before", ""))
-    chosen = {name: query[name] for name in ("actor", "action", "since", "until") if name in query}
     now = await _now(request)
+    chosen = request.chosen("actor", "action", "since", "until")
     found = await request.ops.audit(
         limit=PAGE + 1,
         before=before,
         target=parse_target(query["target"]) if "target" in query else None,
         actor=chosen.get("actor"),
         action=chosen.get("action"),
-        since=parse_time(chosen["since"], now) if "since" in chosen else None,
-        until=parse_time(chosen["until"], now) if "until" in chosen else None,
+        **parse_range(chosen, now),
     )
     return HtmlPage(
         "audit.html",
         {
             "rows": found[:PAGE],
-            "next": request.with_query(before=found[PAGE - 1].id) if len(found) > PAGE else None,
-            "newest": request.with_query(before=None) if before else None,
+            **request.page_links(found[PAGE - 1].id if len(found) > PAGE else None),
             "target": query.get("target"),
             "chosen": chosen,
             "options": "".join(

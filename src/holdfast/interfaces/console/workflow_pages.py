@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
 from holdfast.interfaces.console.workflow_graph import run_graph
-from holdfast.interfaces.presentation.filters import RUN_FIELDS, parse_id, parse_time, run_filter
+from holdfast.interfaces.presentation.filters import RUN_FIELDS, parse_id, parse_range, run_filter
 from holdfast.interfaces.presentation.workflows import (
     duration,
     fork_steps,
@@ -23,19 +23,18 @@ from holdfast.stores.workflows.run_page import RUN_STATES
 
 async def workflows(request: ConsoleRequest) -> HtmlPage:
     now = await request.ops.now()
-    chosen = {name: request.query[name].strip() for name in RUN_FIELDS if name in request.query}
-    parsed: dict[str, Any] = {
-        name: parse_time(text, now) if name in ("since", "until") else text for name, text in chosen.items()
-    }
+    chosen = request.chosen(*RUN_FIELDS)
+    parsed: dict[str, Any] = {**chosen, **parse_range(chosen, now)}
     before = parse_id(request.query["before"]) if "before" in request.query else None
     found = await request.ops.workflow_runs(run_filter(**parsed), limit=PAGE, before=before)
+    counts = await request.cache.read("workflows", lambda ops: ops.workflows())
     return HtmlPage(
         "workflows.html",
         {
             "rows": found.items,
-            "counts": await request.cache.read("workflows", lambda ops: ops.workflows()),
-            "next": request.with_query(before=found.next) if found.next else None,
-            "newest": request.with_query(before=None) if before else None,
+            "counts": counts,
+            "workflow_names": [one.workflow for one in counts],
+            **request.page_links(found.next),
             "chosen": chosen,
             "states": RUN_STATES,
             "now": now,

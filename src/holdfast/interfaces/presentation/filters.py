@@ -48,6 +48,18 @@ def parse_time(text: str, now: datetime) -> datetime:
     return parsed.replace(tzinfo=UTC) if parsed.utcoffset() is None else parsed
 
 
+def parse_range(given: Mapping[str, str], now: datetime) -> dict[str, Any]:
+    """Parses `since` and `until`, if they are given."""
+    found = {name: parse_time(given[name], now) for name in ("since", "until") if given.get(name)}
+    _check_range(found.get("since"), found.get("until"))
+    return found
+
+
+def _check_range(since: datetime | None, until: datetime | None) -> None:
+    if since is not None and until is not None and since >= until:
+        raise ConfigurationError("`since` must be before `until`")
+
+
 def parse_timestamp(text: str) -> datetime:
     """Parses a complete RFC 3339 time. Digits beyond microseconds are truncated."""
     try:
@@ -89,7 +101,7 @@ def parse_target(text: str) -> tuple[str, str]:
 def parse_filter(given: Mapping[str, str], now: datetime, *, state: str | None = None) -> Filter:
     """Builds the filter from the texts of a URL or a form. Names are separated by commas."""
     chosen: dict[str, Any] = {name: given[name] for name in ("queue", "type", "error_type", "group") if given.get(name)}
-    chosen |= {name: parse_time(given[name], now) for name in ("since", "until") if given.get(name)}
+    chosen |= parse_range(given, now)
     chosen |= {name: parse_names(given[name]) for name in ("status", "consumer") if given.get(name)}
     return delivery_filter(state=state, **chosen)
 
@@ -110,8 +122,7 @@ def delivery_filter(
     **more: Any,
 ) -> Filter:
     """Builds and checks a filter. `state` selects dead letters that are waiting, replayed or discarded."""
-    if since is not None and until is not None and since >= until:
-        raise ConfigurationError("`since` must be before `until`")
+    _check_range(since, until)
     for one in status:
         parse_choice(one, STATES, "state")
     if "discarded" in status and len(status) > 1:
@@ -145,8 +156,7 @@ def run_filter(
     until: datetime | None = None,
 ) -> RunFilter:
     """Builds and checks a filter of runs."""
-    if since is not None and until is not None and since >= until:
-        raise ConfigurationError("`since` must be before `until`")
+    _check_range(since, until)
     if state is not None:
         parse_choice(state, RUN_STATES, "state of a run")
     return RunFilter(workflow=workflow, state=state, key=key, since=since, until=until)

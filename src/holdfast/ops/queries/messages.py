@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from holdfast.core.errors import NotFound, Refused
@@ -11,6 +11,7 @@ from holdfast.core.events.pattern import check_pattern
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, Message, NewMessage, new_message
 from holdfast.core.names import check_name
+from holdfast.ops.queries.pages import below, is_since
 from holdfast.ops.queries.redaction import redactor, shown_listed, shown_message, shown_messages
 from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import audited, live_generation
@@ -38,14 +39,20 @@ def messages(
     type: str | None = None,
     source: str | None = None,
     key: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     limit: int = 50,
     before: UUID | None = None,
 ) -> TaskSteps[list[Message]]:
-    """A page of messages, newest first; pass the last id as `before` for the next."""
+    """A page of messages, newest first; pass the last id as `before` for the next.
+
+    `since` and `until` compare the time in the id, which is when the message was published here.
+    """
     if type is not None:
         check_pattern(type)
+    before = below(before, until)
     found = yield from transact(query.messages(type=type, source=source, key=key, limit=limit, before=before))
-    return (yield from shown_messages(found))
+    return (yield from shown_messages([one for one in found if is_since(one.id, since)]))
 
 
 def message(id: UUID) -> TaskSteps[MessageDetail]:

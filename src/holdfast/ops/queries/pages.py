@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
 
 from holdfast.core.events.pattern import ANY, check_pattern
+from holdfast.core.identity import first_id
 from holdfast.core.message import Message
 from holdfast.ops.queries.redaction import shown_listed, shown_messages
 from holdfast.ops.steps import TaskSteps, transact
@@ -55,12 +57,33 @@ def message_page(
     type: str | None = None,
     source: str | None = None,
     key: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     limit: int = 50,
     before: UUID | None = None,
 ) -> TaskSteps[Slice[Message]]:
-    """A page of messages, newest first; pass `next` as `before` for the next. Bounded like `delivery_page`."""
+    """A page of messages, newest first; pass `next` as `before` for the next. Bounded like `delivery_page`.
+
+    `since` and `until` compare the time in the id, which is when the message was published here.
+    """
     if type is not None:
         check_pattern(type)
     type = None if type == ANY else type
+    before = below(before, until)
     found = yield from transact(pagination.message_page(type=type, source=source, key=key, limit=limit, before=before))
-    return Slice((yield from shown_messages(found.items)), found.next)
+    items = [one for one in found.items if is_since(one.id, since)]
+    # Newest first: after an older one, all are older.
+    more = found.next is not None and is_since(found.next, since) and len(items) == len(found.items)
+    return Slice((yield from shown_messages(items)), found.next if more else None)
+
+
+def below(before: UUID | None, until: datetime | None) -> UUID | None:
+    """The position below which a page begins: ids begin with their time."""
+    if until is None:
+        return before
+    return first_id(until) if before is None else min(before, first_id(until))
+
+
+def is_since(id: UUID, since: datetime | None) -> bool:
+    """Whether this id was created at or after a time."""
+    return since is None or id >= first_id(since)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.redaction.redact import redacted
+from holdfast.ops.queries.pages import below, is_since
 from holdfast.ops.queries.redaction import shown_entry
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry, audit
@@ -30,11 +31,20 @@ class GroupDetail:
     now: datetime
 
 
-def job_groups(*, limit: int = 20, before: UUID | None = None) -> TaskSteps[Slice[GroupProgress]]:
-    """A page of groups of jobs, newest first, with their jobs by state; pass `next` as `before` for the next."""
+def job_groups(
+    *,
+    limit: int = 20,
+    before: UUID | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> TaskSteps[Slice[GroupProgress]]:
+    """A page of groups of jobs made in a time range, newest first, with their jobs by state; pass `next` as `before` for
+    the next."""
     if not 1 <= limit <= MOST_GROUPS:
         raise ConfigurationError(f"limit is {limit}; a page has 1 to {MOST_GROUPS} groups, read the next page for more")
-    return (yield from transact(query.groups_page(limit, before)))
+    found = yield from transact(query.groups_page(limit, below(before, until)))
+    items = [one for one in found.items if is_since(one.id, since)]
+    return Slice(items, found.next if len(items) == len(found.items) else None)
 
 
 def job_group(id: UUID | str) -> TaskSteps[GroupDetail]:

@@ -17,7 +17,7 @@ function busy() {
     document.hidden ||
     (selection !== null && !selection.isCollapsed) ||
     (focus !== null && focus.matches("input, select, textarea")) ||
-    document.querySelector("dialog[open], details.act[open]") !== null
+    document.querySelector("dialog[open], details.act[open], td.select :checked") !== null
   );
 }
 
@@ -59,6 +59,7 @@ function swap(fresh) {
   const shown = fresh.getElementById("live")?.textContent?.replace("Updated", "Live, updated") ?? "Live";
   showState("on", shown);
   addCopyButtons();
+  addSelectAll();
 }
 
 function rows() {
@@ -99,6 +100,7 @@ function key(event) {
     "?": () => help?.showModal(),
     j: () => move(1),
     k: () => move(-1),
+    x: () => rows().find((row) => row.contains(document.activeElement))?.querySelector(".select input")?.click(),
     n: () => document.querySelector('a[rel="next"]')?.click(),
     l: toggle,
     g: () => {
@@ -135,6 +137,19 @@ function addCopyButtons() {
   }
 }
 
+// Adds a checkbox that selects all rows of the page.
+function addSelectAll() {
+  const head = document.querySelector("th.select:not(:has(input))");
+  if (head === null) return;
+  const all = document.createElement("input");
+  all.type = "checkbox";
+  all.ariaLabel = "Select all rows of this page";
+  all.addEventListener("change", () => {
+    for (const box of document.querySelectorAll("td.select input")) box.checked = all.checked;
+  });
+  head.replaceChildren(all);
+}
+
 // A click outside an open form closes it.
 document.addEventListener("click", (event) => {
   for (const open of document.querySelectorAll("details.act[open]")) {
@@ -162,6 +177,7 @@ if (keys !== null) {
   keys.addEventListener("click", () => help?.showModal());
 }
 addCopyButtons();
+addSelectAll();
 const current = document.querySelector(".side [aria-current]");
 if (current !== null && current.closest(".side").scrollWidth > innerWidth) {
   current.scrollIntoView({ inline: "center", block: "nearest" });
