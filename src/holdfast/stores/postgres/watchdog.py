@@ -15,46 +15,47 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
+from psycopg import waiting
 from psycopg.pq import TransactionStatus
 
 _CANCEL_SECONDS = 0.5
+_WAIT_SECONDS = 0.1
 _REPEAT_SECONDS = 0.1
 
 
 class CancellableConnection(psycopg.AsyncConnection):
     """A connection whose cancelled caller gets control back within about a second, even without a response."""
 
-    _shutdown: asyncio.TimerHandle | None = None
     prepared_calls: set[str] | None = None
     """The statements that this session has prepared for locked calls; None behind a pooler."""
 
-    async def cancel_safe(self, *, timeout: float = _CANCEL_SECONDS) -> None:  # noqa: ASYNC109
-        """Requests cancellation of the running statement; shuts the connection down if the server does not react."""
+    async def wait(self, gen: Any, interval: float = _WAIT_SECONDS, *args: Any, **options: Any) -> Any:
+        """Runs one exchange with the server. A cancelled caller's statement has ended when this returns."""
         try:
-            await super().cancel_safe(timeout=min(timeout, _CANCEL_SECONDS))
-        except (OSError, psycopg.Error):
-            _shutdown_socket(self)
-        else:
-            # The request uses another connection: its success does not mean that this connection gets a response.
-            self._shutdown = asyncio.get_running_loop().call_later(_CANCEL_SECONDS, _shutdown_socket, self)
-
-    async def wait(self, *args: Any, **options: Any) -> Any:
-        """Waits for the driver's next step; cancels a shutdown that was scheduled during this wait."""
-        try:
-            return await super().wait(*args, **options)
-        except asyncio.CancelledError as error:
-            if (
-                isinstance(error.__context__, asyncio.CancelledError)
-                and self.pgconn.transaction_status == TransactionStatus.ACTIVE
-            ):
-                # A second cancellation interrupted the driver while it cancelled the statement. The statement still
-                # runs, so the connection accepts no other one, not even the rollback that comes next.
-                self.pgconn.finish()
+            return await waiting.wait_async(gen, self.pgconn.socket, interval, *args, **options)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                await self._end_statement(gen)
             raise
-        finally:
-            if self._shutdown is not None:
-                self._shutdown.cancel()
-                self._shutdown = None
+
+    async def _end_statement(self, gen: Any) -> None:
+        # The driver logs a warning if another cancellation interrupts this, so it runs in a task that none reaches.
+        ending = asyncio.create_task(self._cancel_and_read(gen))
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({ending})
+
+    async def _cancel_and_read(self, gen: Any) -> None:
+        """Requests cancellation and reads the end of the statement. Closes the connection if the server does not react."""
+        try:
+            # The request uses another connection: its success does not mean that this connection gets a response.
+            await self.cancel_safe(timeout=_CANCEL_SECONDS)
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await waiting.wait_async(gen, self.pgconn.socket, interval=_WAIT_SECONDS)
+        except psycopg.errors.QueryCanceled:
+            pass
+        except (OSError, psycopg.Error):
+            self.pgconn.finish()
 
 
 class ResponseWatchdog:
