@@ -1,5 +1,6 @@
 """Pieces of the tests of flow control: a consumer with settings, its published deliveries, and claims of its lanes."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from holdfast.stores.deliveries.claim import Claimed, Lane, lanes
 from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan, claim_flow
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.registry import Declaration, EventSubscription, register
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from tests.support.builders import LEASE, failure, finish, job, put
 
@@ -26,9 +28,12 @@ async def declare(store: Store, flow: FlowSettings | None, *patterns: str, name:
 
 
 async def send(store: Store, flow: FlowSettings | None, *keys: str, name: str = "mail", **given: Any) -> None:
-    """Publishes a job for each key in order, each in its own transaction."""
+    """Publishes a job for each key in order, each in its own transaction and, on SQLite, its own millisecond: deliveries of one
+    millisecond are claimed in any order there."""
     fanout = Fanout(flows={} if flow is None else {name: flow})
     for number, key in enumerate(keys):
+        if not isinstance(store, PostgresStore):
+            await asyncio.sleep(0.001)
         await put(store, job(name, {"k": key, "n": number}, **given), fanout=fanout)
 
 
