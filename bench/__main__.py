@@ -28,12 +28,13 @@ from bench.suites.growth import growth_suite
 from bench.suites.latency import latency_suite
 from bench.suites.memory import memory_suite
 from bench.suites.publish_size import publish_size_suite
+from bench.suites.revisions import ratios, revisions_suite
 from bench.suites.snapshot import snapshot_suite
 from bench.suites.steady import steady_suite
 from bench.suites.store import store_suite
 from bench.suites.transact import transact_suite
 from bench.suites.workflow import workflow_suite
-from bench.table import acceptance, figures, problems
+from bench.table import acceptance, figures, problems, table
 
 SUITES: dict[str, Callable[[Run], None]] = {
     "drain": drain_suite,
@@ -53,8 +54,9 @@ SUITES: dict[str, Callable[[Run], None]] = {
     "store": store_suite,
     "redis": lambda run: drain_suite(run, Kind.REDIS),
     "publish": publish_suite,
+    "revisions": revisions_suite,
 }
-_USUAL = tuple(name for name in SUITES if name != "publish")  # the drain publishes too
+_USUAL = tuple(name for name in SUITES if name not in ("publish", "revisions"))  # the drain publishes too
 _BUSY = 0.25
 """Load per core above which a machine is not quiet."""
 
@@ -62,6 +64,7 @@ _BUSY = 0.25
 @click.command()
 @click.option("--suite", "suites", multiple=True, type=click.Choice(list(SUITES)), help="Only this; may be repeated.")
 @click.option("--peers", default="", help="Only these, by name, separated by commas; ours and the bound always run.")
+@click.option("--against", multiple=True, metavar="REV", help="Only compare with this revision; may be repeated.")
 @click.option("--rounds", type=click.IntRange(1), help="How often each is measured; the median counts.")
 @click.option("--full/--short", default=False, help="The sizes of the published figures, or a few minutes' worth.")
 @click.option("--seconds", type=float, help="About how long one subject's round takes.")
@@ -71,6 +74,7 @@ _BUSY = 0.25
 def main(
     suites: tuple[str, ...],
     peers: str,
+    against: tuple[str, ...],
     rounds: int | None,
     full: bool,
     seconds: float | None,
@@ -84,10 +88,10 @@ def main(
     sizes = replace(sizes, **{name: value for name, value in given.items() if value is not None})
     results = Results({"form": "full" if full else "short", "machine": machine(), "load_before": load()})
     with Stores() as stores:
-        run = Run(stores, sizes, results, tuple(filter(None, peers.split(","))))
+        run = Run(stores, sizes, results, tuple(filter(None, peers.split(","))), against)
         if results.facts["load_before"] > _BUSY * results.facts["machine"]["cores"]:
             run.say("this machine is busy with something else: the figures will say little")
-        for name in suites or _USUAL:
+        for name in ("revisions",) if against else suites or _USUAL:
             _suite(run, name)
             results.facts |= {"minutes": run.minutes, "stores": stores.facts()}
             if out is not None:
@@ -113,6 +117,12 @@ def _summary(results: Results) -> str:
     parts = []
     for suite in dict.fromkeys(m.suite for m in results.measurements):
         parts += [f"\n{suite}", figures(results, suite)]
+    compared = [(suite, metric, subject, f"{ratio:.3f}") for suite, metric, subject, ratio in ratios(results)]
+    if compared:
+        parts += [
+            "\nthe working tree divided by the revision",
+            table(("suite", "figure", "revision", "ratio"), compared),
+        ]
     if results.problems:
         parts += ["\nmissing, unable or too slow", problems(results.problems)]
     return "\n".join([*parts, "\nbars", acceptance(verdicts(results))])

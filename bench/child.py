@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from bench.environment import ROOT, interpreter
 from bench.peers.protocol import Unable
+from bench.revisions import checkout
 from bench.subject import Subject
 
 Answer = dict[str, Any]
@@ -36,9 +37,11 @@ class Child:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "PYTHON"))
         }
+        root = ROOT if subject.revision is None else checkout(subject.revision)
+        python = interpreter(subject.environment) if subject.revision is None else root / ".venv" / "bin" / "python"
         self._process = subprocess.Popen(
-            [str(interpreter(subject.environment)), "-m", subject.module, command, json.dumps(given)],
-            cwd=ROOT,
+            [str(python), "-m", subject.module, command, json.dumps(given)],
+            cwd=root,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

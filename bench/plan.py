@@ -87,6 +87,8 @@ class Run:
     sizes: Sizes
     results: Results
     peers: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    """Revisions that the working tree is compared with."""
     started: float = field(default_factory=time.monotonic)
     left_out: set[Subject] = field(default_factory=set)
     """Missing, unable or broken: not tried again."""

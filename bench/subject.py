@@ -29,6 +29,8 @@ class Subject:
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     sync: bool = False
     """Its handlers are plain functions: it has no async ones."""
+    revision: str | None = None
+    """The commit that this subject is; None for the working tree."""
 
     @property
     def name(self) -> str:
