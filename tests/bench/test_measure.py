@@ -2,7 +2,11 @@ import json
 
 import pytest
 
-from bench.measure import Results, Spread, quantile, spread
+from bench.environment import Missing
+from bench.measure import Measurement, Results, Spread, quantile, spread
+from bench.revisions import at_revision
+from bench.subject import Kind
+from bench.suites.revisions import ratios
 from tests.bench.build import results
 
 
@@ -41,3 +45,15 @@ def test_results_survive_json_and_a_problem_is_named_once() -> None:
     found.blame("drain", "peer", "missing", "needs Python 3.14")
     assert len(found.problems) == 1
     assert Results.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_a_comparison_divides_the_medians_of_the_working_tree_by_those_of_each_revision() -> None:
+    found = Results()
+    for subject, rates in (("holdfast", (90, 110, 400)), ("holdfast/c3ba26e4", (100, 100, 100))):
+        found.add(*(Measurement("revisions-sqlite", subject, "drain", rate, "/s", n) for n, rate in enumerate(rates)))
+    assert ratios(found) == [("revisions-sqlite", "drain", "holdfast/c3ba26e4", 1.1)]
+
+
+def test_a_revision_that_does_not_exist_is_named() -> None:
+    with pytest.raises(Missing, match="no such revision"):
+        at_revision("no-such-branch", Kind.SQLITE)
