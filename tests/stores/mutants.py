@@ -779,8 +779,23 @@ WORKFLOWS = [
         ),
     ),
     *kills(
+        test_interleaved.test_steps_of_a_run_that_another_transaction_changes_are_left_for_later,
+        postgres("advance", "for no key update {locking}", ""),
+        postgres("suspend", "for no key update {locking}", ""),
+        postgres("skip_locked", "skip locked", ""),
+    ),
+    *kills(
+        test_interleaved.test_a_value_is_not_remembered_while_another_transaction_takes_the_claim,
+        postgres("memo", "for share", ""),
+    ),
+    *kills(
         test_runs.test_completed_steps_make_the_next_ones_due_and_end_the_run,
         postgres("successors", "j.waiting = 0 and", ""),
+        postgres(
+            "successors",
+            "j.waiting = 0 and",
+            "(select t.waiting from {hf}workflow_step t where t.run_id = j.run_id and t.name = j.name) = 0 and",
+        ),
         sqlite("successors", "t.waiting = 0"),
     ),
     *kills(

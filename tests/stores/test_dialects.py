@@ -75,5 +75,15 @@ def test_no_status_and_no_limit_is_a_parameter_where_postgresql_plans_by_it() ->
     assert "status = 'pending'" in text
 
 
+def test_a_step_whose_slot_is_empty_is_left_out() -> None:
+    """A batch of steps in the middle of their runs has no joins to count and no runs to end."""
+    parts = ("counted_joins", "next_steps", "woken_steps", "changed_runs", "result")
+    statements = DIALECTS["sqlite"]
+    none = statements.render("advance", tuple((part, ()) for part in parts), None)
+    one = statements.render("advance", tuple((p, ("successors",) if p == "next_steps" else ()) for p in parts), None)
+    assert len(none) == 3
+    assert len(one) == 4
+
+
 def test_a_query_is_a_value() -> None:
     assert Query("claim", {"worker": "w1"}) == Query("claim", {"worker": "w1"})

@@ -4,7 +4,8 @@ A file consists of blocks. `-- name: claim` starts a statement, `-- fragment: cl
 in braces. The comment lines after a name state the intent of the statement. The marks `-- once`, `-- each: batch` and
 `-- all: batch` split a statement into steps. SQLite needs steps because it cannot change two tables in one statement;
 in PostgreSQL they are common table expressions. `each` runs a step for each row of the batch, `all` runs it once with
-all rows as JSON in `:rows`. The batch `returned` contains the rows of the last step that returned any.
+all rows as JSON in `:rows`. The batch `returned` contains the rows of the last step that returned any. A step that
+consists of an empty slot is left out.
 """
 
 import re
@@ -72,7 +73,10 @@ class Statements:
     def _render(
         self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], limit: int | None
     ) -> tuple[StatementStep, ...]:
-        """The statement's steps with all slots filled: `slots` first, then constants, then fragments."""
+        """The statement's steps with all slots filled: `slots` first, then constants, then fragments.
+
+        A step of which nothing is left is left out.
+        """
         chosen = {slot: "\n".join(self._fragments[f] for f in fragments) for slot, fragments in slots}
         if limit is not None:
             chosen["limit"] = str(int(limit))
@@ -84,10 +88,11 @@ class Statements:
                     return _SLOT.sub(fill, source[slot])
             raise ConfigurationError(f"statement {name!r} has no value for {{{slot}}}")
 
-        return tuple(
-            replace(step, statements=tuple(_SLOT.sub(fill, text) for text in step.statements))
+        filled = [
+            replace(step, statements=tuple(text for part in step.statements if (text := _SLOT.sub(fill, part))))
             for step in self._statements[name].steps
-        )
+        ]
+        return tuple(step for step in filled if step.statements)
 
 
 def parameters(text: str, replace: Callable[[str], str]) -> str:

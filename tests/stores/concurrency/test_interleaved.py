@@ -5,6 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import psycopg
+import pytest
 
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.stores.admin.actions import audit, replay
@@ -19,7 +20,7 @@ from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.workflows.advance import advance
 from holdfast.stores.workflows.items import start_items
-from holdfast.stores.workflows.wait import Suspension, suspend
+from holdfast.stores.workflows.wait import Suspension, memo, suspend
 from tests.stores.concurrency.query_hook import before_each_query
 from tests.stores.event_log import test_projection
 from tests.stores.messages.test_prune import prune
@@ -220,3 +221,34 @@ async def test_the_last_item_wakes_a_step_whose_suspension_it_waited_for(postgre
         until_one_waits(store)
     thread.join(30)
     assert [one.id for one in await claim_steps(store)] == [claimed.id]
+
+
+async def test_steps_of_a_run_that_another_transaction_changes_are_left_for_later(
+    postgres_store: PostgresStore,
+) -> None:
+    """A cancellation or a signal holds the run: neither the outcome nor the wait of its step may be decided before it."""
+    store = postgres_store
+    await started(store, 3)
+    held, *free = await claim_steps(store)
+    waits = [Suspension(one.message_id, "a/wait:go", 0, one.id, one.fence, 0, "go", None) for one in (held, free[0])]
+    with open_session(store) as changing, open_session(store) as other:
+        changing.execute("update holdfast.workflow_run set signals = 1 where id = %s", [held.message_id])
+        try:
+            suspended = run_on(suspend("w1", waits), store.dialect, Psycopg(other))
+            advanced = run_on(advance("w1", [end(held), end(free[1])], events()), store.dialect, Psycopg(other))
+        except psycopg.errors.LockNotAvailable as error:
+            raise AssertionError("the other runs of the batch waited") from error
+        assert suspended == {free[0].id}
+        assert advanced.settled == {free[1].id}
+
+
+async def test_a_value_is_not_remembered_while_another_transaction_takes_the_claim(
+    postgres_store: PostgresStore,
+) -> None:
+    store = postgres_store
+    (run,) = await started(store)
+    (claimed,) = await claim_steps(store)
+    with open_session(store) as taking, open_session(store) as stale:
+        taking.execute("update holdfast.delivery set fence = fence + 1 where id = %s", [claimed.id])
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            run_on(memo(claim_of(claimed), run, "a/m", 0, "1"), store.dialect, Psycopg(stale))

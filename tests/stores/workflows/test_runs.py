@@ -62,6 +62,22 @@ async def test_both_sides_of_a_join_in_one_batch_start_it_once(store: Store) -> 
     assert len(await all_deliveries(store)) == 80
 
 
+async def test_one_batch_takes_steps_from_every_part_of_a_run(store: Store) -> None:
+    ending, joining = await started(store, 2)
+    await finish_steps(store, await claim_steps(store))
+    sides = await claim_steps(store)
+    last = next(one for one in sides if one.message_id == joining)
+    await finish_steps(store, [one for one in sides if one is not last])
+    (beginning,) = await started(store)
+    claims = await claim_steps(store)
+    assert {one.message_id for one in claims} == {ending, beginning}
+    advanced = await finish_steps(store, [*claims, last])
+    assert len(advanced.settled) == 3
+    assert [run.run_id for run in advanced.ended] == [ending]
+    assert (await steps_of(store, joining))["d"] == "pending"
+    assert await steps_of(store, beginning) == {"a": "delivered", "b": "pending", "c": "pending"}
+
+
 async def test_a_stale_owner_advances_nothing(store: Store) -> None:
     (run,) = await started(store)
     (stale,) = await claim_steps(store)
@@ -166,8 +182,9 @@ async def test_a_wait_has_one_outcome_and_takes_one_signal(store: Store) -> None
     (run,) = await started(store)
     (claimed,) = await claim_steps(store)
     claim = Claim(claimed.id, "w1", claimed.fence)
-    for n in "12":
-        await store.run(send_signal(fresh_id(), run, "go", n))
+    # Ids of the same millisecond are in random order.
+    for id, n in zip(sorted([fresh_id(), fresh_id()]), "12", strict=True):
+        await store.run(send_signal(id, run, "go", n))
     for _ in range(2):
         found = await store.run(resolve_wait(claim, run, "a/wait:go", 0, "go"))
         assert (found.outcome, found.result) == ("signal", "1")

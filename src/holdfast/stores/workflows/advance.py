@@ -1,6 +1,6 @@
 """Progress: completed steps make the steps due that waited for them, and end their run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -8,11 +8,12 @@ from uuid import UUID
 from holdfast.core.workflows.graph import Graph
 from holdfast.core.workflows.names import step_delivery_id
 from holdfast.stores.dialect import as_uuid
-from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
+from holdfast.stores.operation import Operation, Query, Row, Rows, Steps, columns, operation
 from holdfast.stores.workflows.event import EndedRun, WorkflowEvents, announce
 from holdfast.stores.workflows.run import RunStatus
 
 NO_NEXT = "[]"
+_JOINS, _ALONE = '"joins"', '"joins":1}'
 _STEP = ("run_id", "step", "occurrence", "delivery_id", "fence", "result", "next")
 COMPLETED = ("run_id", "step", "occurrence", "next")
 _LARGE = 8192
@@ -97,9 +98,9 @@ def _advance(worker: str, ends: Sequence[StepEnd], events: WorkflowEvents, wait:
         "advance",
         {"worker": worker},
         {"steps": columns(_STEP, batch)},
-        slots=(("locking", () if wait else ("skip_locked",)),),
+        slots=(("locking", () if wait else ("skip_locked",)), *_parts(ends)),
     )
-    advanced = _read(rows, {end.run_id: (end.source, end.generation) for end in ends})
+    advanced = _read(rows, lambda: {end.run_id: (end.source, end.generation) for end in ends})
     for end in ends:
         if _is_large(end) and end.delivery_id in advanced.settled:
             values = {"run_id": end.run_id, "step": end.step, "occurrence": end.occurrence, "result": end.result}
@@ -137,7 +138,7 @@ def advance_row(
 ) -> Steps[Advanced]:
     """`advance_completed` in the transaction of another operation."""
     rows = yield Query("advance_completed", batches={"steps": columns(COMPLETED, [row])})
-    advanced = _read(rows, {row[0]: (source, generation)})
+    advanced = _read(rows, lambda: {row[0]: (source, generation)})
     yield from announce(advanced.ended, events)
     return advanced
 
@@ -155,21 +156,49 @@ def unadvanced_steps(older_than: timedelta) -> Steps[list[UnadvancedStep]]:
     ]
 
 
-def _read(rows: Rows, known: Mapping[UUID, tuple[str, int]]) -> Advanced:
-    settled: set[UUID] = set()
-    ended: list[EndedRun] = []
+def _parts(ends: Sequence[StepEnd]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The parts of `advance` that this batch needs, for SQLite, where each is a separate statement."""
+    joins = wakes = ends_runs = follows = False
+    for end in ends:
+        if end.next == NO_NEXT:
+            ends_runs = True
+        else:
+            follows = True
+            wakes = wakes or "/" in end.next
+            joins = joins or end.next.count(_ALONE) != end.next.count(_JOINS)
+    yield "counted_joins", ("join_counters",) if joins or wakes else ()
+    yield "next_steps", ("successors",) if follows else ()
+    yield "woken_steps", ("woken_step",) if wakes else ()
+    yield "changed_runs", ("run_progress",) if ends_runs or wakes else ()
+    yield "result", ("advanced_rows",) if ends_runs else ()
+
+
+def _read(rows: Rows, runs: Callable[[], Mapping[UUID, tuple[str, int]]]) -> Advanced:
+    """What a batch changed. `runs` gives the source and generation of its runs; most batches do not need them."""
+    settled: list[UUID] = []
+    ends: list[Row] = []
     compensating = False
-    for id, run_id, status, name, parent, reason in rows:
-        if run_id is None:
-            settled.add(as_uuid(id))
-            compensating = compensating or status == RunStatus.COMPENSATING
-        elif not (ends := RunStatus(status)).is_active:
-            run = as_uuid(run_id)
-            parent_run = None if parent is None else as_uuid(parent)
-            ended.append(EndedRun(run, ends, str(name), parent_run, reason, *known[run]))
+    for row in rows:
+        # The delivery of a step and the status of its run, or a run that has ended.
+        if row[0] is not None:
+            settled.append(as_uuid(row[0]))
+            compensating = compensating or row[1] == RunStatus.COMPENSATING
+        elif not RunStatus(row[1]).is_active:
+            ends.append(row)
+    if not ends and not compensating:
+        return Advanced(frozenset(settled), (), frozenset())
+    known = runs()
+    ended = tuple(_ended(row, known) for row in ends)
     # A batch rarely contains a run that is being compensated; then all its runs are checked.
     checked = frozenset(known) - {run.run_id for run in ended} if compensating else frozenset()
-    return Advanced(frozenset(settled), tuple(ended), frozenset(checked))
+    return Advanced(frozenset(settled), ended, frozenset(checked))
+
+
+def _ended(row: Row, known: Mapping[UUID, tuple[str, int]]) -> EndedRun:
+    _, status, run_id, name, parent, reason = row
+    run = as_uuid(run_id)
+    parent_run = None if parent is None else as_uuid(parent)
+    return EndedRun(run, RunStatus(status), str(name), parent_run, reason, *known[run])
 
 
 def _store_version(end: StepEnd) -> Query:

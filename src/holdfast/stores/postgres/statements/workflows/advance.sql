@@ -108,9 +108,9 @@ e as (
   returning r.id, r.status, r.name, r.parent_run, r.reason, r.ended_at)
 
 -- fragment: advanced_rows
-select u.id, null::uuid, u.status, null::text, null::uuid, null::text from u
+select u.id, u.status, null::uuid, null::text, null::uuid, null::text from u
 union all
-select null, e.id, e.status, e.name, e.parent_run, e.reason from e where e.ended_at is not null
+select null, e.status, e.id, e.name, e.parent_run, e.reason from e where e.ended_at is not null
 
 -- name: store_result
 -- Stores the large result of a step that this transaction completed; in an array it would be escaped for 100 ms.

@@ -2,15 +2,18 @@
 
 -- name: advance
 -- Settles completed steps under their fences, stores their results and makes the steps due that waited only for them. The
--- first statement finds the claims that are held; the transaction has the write lock, so they cannot be lost after it.
+-- first statement finds the claims that are held; the transaction has the write lock, so they cannot be lost after it. A
+-- batch without joins, successors or last steps leaves out the statements about them. The joins are `cross join`, which
+-- SQLite does not reorder: it would read all items of a map for each row of the batch.
 -- all: steps
-select d.id, s.run_id, s.step, s.occurrence, s.fence, s.result, s.next, r.status,
-       t.done_at is null and (r.status = 'running' or s.step like '%:undo') as counts
-from (
+with s as materialized (
   select json_extract(value, '$[0]') as run_id, json_extract(value, '$[1]') as step,
          json_extract(value, '$[2]') as occurrence, json_extract(value, '$[3]') as delivery_id,
          json_extract(value, '$[4]') as fence, json_extract(value, '$[5]') as result, json_extract(value, '$[6]') as next
-  from json_each(:rows)) s
+  from json_each(:rows))
+select d.id, r.status, s.run_id, s.step, s.occurrence, s.fence, s.result, s.next,
+       t.done_at is null and (r.status = 'running' or s.step like '%:undo') as counts
+from s
 cross join {hf}delivery d on d.id = s.delivery_id and d.fence = s.fence and d.locked_by = :worker
 cross join {hf}workflow_run r on r.id = s.run_id and r.status in ('running', 'compensating')
 left join {hf}workflow_step t on t.run_id = s.run_id and t.name = s.step and t.occurrence = s.occurrence;
@@ -21,21 +24,21 @@ from json_each(:rows) u
 where d.id = json_extract(u.value, '$[0]');
 -- all: returned
 insert into {hf}workflow_step as t (run_id, name, occurrence, delivery_id, fence, result, done_at)
-select json_extract(u.value, '$[1]'), json_extract(u.value, '$[2]'), json_extract(u.value, '$[3]'),
-       json_extract(u.value, '$[0]'), json_extract(u.value, '$[4]'), json_extract(u.value, '$[5]'), {now}
+select json_extract(u.value, '$[2]'), json_extract(u.value, '$[3]'), json_extract(u.value, '$[4]'),
+       json_extract(u.value, '$[0]'), json_extract(u.value, '$[5]'), json_extract(u.value, '$[6]'), {now}
 from json_each(:rows) u where true
 on conflict (run_id, name, occurrence) do update
 set fence = excluded.fence, result = excluded.result, version = null, done_at = excluded.done_at, unadvanced = null;
 -- all: returned
-{join_counters};
+{counted_joins};
 -- all: returned
-{successors};
+{next_steps};
 -- all: returned
-{woken_step};
+{woken_steps};
 -- all: returned
-{run_progress};
+{changed_runs};
 -- all: returned
-{advanced_rows}
+{result}
 
 -- name: advance_completed
 -- Advances steps that `ctx.complete` settled in the handler's transaction; each is advanced once.
@@ -43,8 +46,8 @@ set fence = excluded.fence, result = excluded.result, version = null, done_at = 
 update {hf}workflow_step set unadvanced = null
 where run_id = :run_id and name = :step and occurrence = :occurrence and unadvanced
   and exists (select 1 from {hf}workflow_run r where r.id = :run_id and r.status in ('running', 'compensating'))
-returning delivery_id as id, :run_id as run_id, :step as step, :occurrence as occurrence, null as fence, null as result,
-          :next as next, (select r.status from {hf}workflow_run r where r.id = :run_id) as status,
+returning delivery_id as id, (select r.status from {hf}workflow_run r where r.id = :run_id) as status,
+          :run_id as run_id, :step as step, :occurrence as occurrence, null as fence, null as result, :next as next,
           :step like '%:undo'
           or exists (select 1 from {hf}workflow_run r where r.id = :run_id and r.status = 'running') as counts;
 -- all: returned
@@ -62,9 +65,9 @@ returning delivery_id as id, :run_id as run_id, :step as step, :occurrence as oc
 insert into {hf}workflow_step as t (run_id, name, delivery_id, waiting, arrived, done_at)
 select x.run_id, x.name, x.id, x.joins - x.n, x.n, case when x.joins = x.n and instr(x.name, '/') > 0 then {now} end
 from (
-  select json_extract(u.value, '$[1]') as run_id, json_extract(n.value, '$.name') as name,
+  select json_extract(u.value, '$[2]') as run_id, json_extract(n.value, '$.name') as name,
          json_extract(n.value, '$.id') as id, json_extract(n.value, '$.joins') as joins, count(*) as n
-  from json_each(:rows) u, json_each(json_extract(u.value, '$[6]')) n
+  from json_each(:rows) u, json_each(json_extract(u.value, '$[7]')) n
   where json_extract(u.value, '$[8]')
   group by 1, 2, 3, 4) x
 where x.joins > 1 or instr(x.name, '/') > 0
@@ -75,8 +78,8 @@ set waiting = t.waiting - excluded.arrived,
 -- fragment: successors
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, failure_history)
 select json_extract(n.value, '$.id'), r.id, c.name, c.queue, c.priority, max(r.generation, c.generation), '[]'
-from json_each(:rows) u, json_each(json_extract(u.value, '$[6]')) n
-join {hf}workflow_run r on r.id = json_extract(u.value, '$[1]')
+from json_each(:rows) u cross join json_each(json_extract(u.value, '$[7]')) n
+cross join {hf}workflow_run r on r.id = json_extract(u.value, '$[2]')
 left join {hf}consumer c on c.name = r.name || '/' || json_extract(n.value, '$.name')
 where json_extract(u.value, '$[8]') and instr(json_extract(n.value, '$.name'), '/') = 0
   and (json_extract(n.value, '$.joins') = 1
@@ -88,10 +91,10 @@ on conflict (id) do nothing
 -- fragment: woken_step
 update {hf}delivery set run_at = {now}
 where status = 'pending' and run_at > {now} and id in (
-  select t.delivery_id from json_each(:rows) u, json_each(json_extract(u.value, '$[6]')) n
-  join {hf}workflow_step t
-    on t.run_id = json_extract(u.value, '$[1]') and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
-  where json_extract(u.value, '$[8]') and instr(t.name, '/') > 0 and t.waiting = 0)
+  select t.delivery_id from json_each(:rows) u cross join json_each(json_extract(u.value, '$[7]')) n
+  cross join {hf}workflow_step t
+    on t.run_id = json_extract(u.value, '$[2]') and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
+  where json_extract(u.value, '$[8]') and instr(json_extract(n.value, '$.name'), '/') > 0 and t.waiting = 0)
 
 -- fragment: run_progress
 update {hf}workflow_run as r
@@ -101,22 +104,22 @@ set waiting = r.waiting - y.ended, signals = r.signals + y.woken,
 from (
   select w.run_id, sum(w.ended) as ended, sum(w.woken) as woken
   from (
-    select json_extract(u.value, '$[1]') as run_id, 1 as ended, 0 as woken from json_each(:rows) u
-    where json_extract(u.value, '$[8]') and json_extract(u.value, '$[6]') = '[]'
+    select json_extract(u.value, '$[2]') as run_id, 1 as ended, 0 as woken from json_each(:rows) u
+    where json_extract(u.value, '$[8]') and json_extract(u.value, '$[7]') = '[]'
     union all
-    select distinct t.run_id, 0, 1 from json_each(:rows) u, json_each(json_extract(u.value, '$[6]')) n
-    join {hf}workflow_step t
-      on t.run_id = json_extract(u.value, '$[1]') and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
-    where json_extract(u.value, '$[8]') and instr(t.name, '/') > 0 and t.waiting = 0) w
+    select distinct t.run_id, 0, 1 from json_each(:rows) u cross join json_each(json_extract(u.value, '$[7]')) n
+    cross join {hf}workflow_step t
+      on t.run_id = json_extract(u.value, '$[2]') and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
+    where json_extract(u.value, '$[8]') and instr(json_extract(n.value, '$.name'), '/') > 0 and t.waiting = 0) w
   group by w.run_id) y
 where r.id = y.run_id
 
 -- fragment: advanced_rows
-select json_extract(u.value, '$[0]'), null, json_extract(u.value, '$[7]'), null, null, null from json_each(:rows) u
+select json_extract(u.value, '$[0]'), json_extract(u.value, '$[1]'), null, null, null, null from json_each(:rows) u
 union all
-select null, r.id, r.status, r.name, r.parent_run, r.reason from {hf}workflow_run r
+select null, r.status, r.id, r.name, r.parent_run, r.reason from {hf}workflow_run r
 where r.ended_at is not null
-  and r.id in (select json_extract(u.value, '$[1]') from json_each(:rows) u where json_extract(u.value, '$[6]') = '[]')
+  and r.id in (select json_extract(u.value, '$[2]') from json_each(:rows) u where json_extract(u.value, '$[7]') = '[]')
 
 -- name: store_result
 -- Stores the large result of a step that this transaction completed.
