@@ -163,7 +163,8 @@ class Explained(Sqlite3):
 
     def run(self, text: str, values: Parameters) -> Answer:
         assert not isinstance(values, Stream | LockedCall)
-        self.plan += [row[3] for row in self.connection.execute(f"explain query plan {text}", values)]
+        if text.strip():
+            self.plan += [row[3] for row in self.connection.execute(f"explain query plan {text}", values)]
         return super().run(text, values)
 
 

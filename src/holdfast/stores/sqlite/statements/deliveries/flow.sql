@@ -90,9 +90,10 @@ w as materialized (
   select x.rowid as row, x.id, x.flow_key, x.run_at, x.flow_seq, p.step as turn
   from visit p cross join {hf}delivery x
   where x.rowid = (
-    select d.rowid from {hf}delivery d {walked} and d.flow_key = p.key order by d.flow_seq limit 1)
-    and x.run_at <= {now} and not x.suspect and x.queue = :queue and x.generation = :generation
-    and x.priority = :priority)
+    -- As conditions of x, SQLite would build a Bloom filter of all deliveries for each walk.
+    select case when d.run_at <= {now} and not d.suspect and d.queue = :queue and d.generation = :generation
+                     and d.priority = :priority then d.rowid end
+    from {hf}delivery d {walked} and d.flow_key = p.key order by d.flow_seq limit 1))
 
 -- fragment: flow_one_key
 ''
