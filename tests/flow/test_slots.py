@@ -33,7 +33,7 @@ async def test_limits_are_reached_again_within_one_lease(dsn: str, kills: int) -
     database, hf = Database(dsn), worker.build(dsn)
     database.install()
     chance, dead, slots = random.Random(1), set[int | None](), Slots(database)
-    async with worker.Workers(dsn, slots=6, lease=LEASE) as workers:
+    async with worker.Workers(dsn, slots=6, lease=LEASE, quarantine=kills > 10) as workers:
         await workers.registered(database)
         published = await refill(hf, database, 0)
         for number in range(kills):

@@ -118,25 +118,29 @@ class Workers:
         slots: int = SLOTS,
         lease: float = LEASE,
         sabotage: Sequence["Mutant"] = (),
+        quarantine: bool = False,
     ) -> None:
-        """With `sabotage`, the workers run with these mutations of statements."""
+        """With `sabotage`, the workers run with these mutations of statements. With `quarantine`, one forked process, which
+        is not killed, runs all suspect deliveries: hundreds of workers that are killed would each start a new interpreter."""
         self._dsn, self._count, self._slots, self._lease = dsn, count, slots, lease
-        self._sabotage = sabotage
+        self._sabotage, self._has_quarantine = sabotage, quarantine
+        self._quarantine: list[BaseProcess] = []
         self.processes: list[BaseProcess] = []
 
     async def __aenter__(self) -> "Workers":
         self.processes = [self._start() for _ in range(self._count)]
+        self._quarantine = [self._start(suspects=True)] if self._has_quarantine else []
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for process in self.processes:
+        for process in [*self.processes, *self._quarantine]:
             _kill(process)
 
     async def registered(self, database: Database) -> None:
         """Waits until every worker has started."""
 
         def all_started() -> bool:
-            return len(database.sql("select 1 from {hf}worker")) >= self._count
+            return len(database.sql("select 1 from {hf}worker")) >= self._count + self._has_quarantine
 
         await asyncio.to_thread(until, all_started, "the workers do not start")
 
@@ -148,10 +152,13 @@ class Workers:
         self.processes.append(self._start())
         return victim.pid
 
-    def _start(self) -> BaseProcess:
+    def _start(self, *, suspects: bool = False) -> BaseProcess:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.flow.worker"])
-        process = context.Process(target=_work, args=(self._dsn, self._slots, self._lease, self._sabotage), daemon=True)
+        seconds, poll = timedelta(seconds=self._lease), timedelta(milliseconds=50)
+        options = WorkerOptions(lease=seconds, poll=poll, concurrency=self._slots, cron=False, suspects=suspects)
+        given = self._dsn, options, self._sabotage, not self._has_quarantine
+        process = context.Process(target=_work, args=given, daemon=True)
         process.start()
         return process
 
@@ -161,7 +168,8 @@ def _kill(process: BaseProcess) -> None:
     process.join()
 
 
-def _work(dsn: str, slots: int, lease: float, sabotage: Sequence["Mutant"]) -> None:
+def _work(dsn: str, options: WorkerOptions, sabotage: Sequence["Mutant"], importable: bool) -> None:
+    """Runs a worker. One whose app is not importable cannot start a process for suspect deliveries."""
     global hf
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # a test that is aborted leaves no worker behind
     os.environ["HOLDFAST_DSN"] = dsn
@@ -171,15 +179,16 @@ def _work(dsn: str, slots: int, lease: float, sabotage: Sequence["Mutant"]) -> N
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    hf = build(dsn)
-    seconds, poll = timedelta(seconds=lease), timedelta(milliseconds=50)
+    app = build(dsn)
+    if importable:
+        hf = app
     with ExitStack() as mutated:
         if sabotage:
             from tests.stores.mutation import applied  # it imports pytest, which other workers do not need
 
             for mutant in sabotage:
-                mutated.enter_context(applied(hf.store, mutant))
-        hf.run(options=WorkerOptions(lease=seconds, poll=poll, concurrency=slots, cron=False))
+                mutated.enter_context(applied(app.store, mutant))
+        app.run(options=options)
 
 
 if "HOLDFAST_DSN" in os.environ:  # the child process of a worker, for suspect deliveries
