@@ -55,8 +55,8 @@ class Lanes:
         self._claims: list[Claimed] = []
         self._watch: psycopg.Connection | None = None
         pool = SlotPool(None, _SIZE)
-        flow = LaneFlow(settings, None)
-        pool.scheduler.refreshed([Lane("default", _NAME, 0, 1, flow=flow)], 0.0, 0.0)
+        self._lane = Lane("default", _NAME, 0, 1, flow=LaneFlow(settings, None))
+        pool.scheduler.refreshed([self._lane], 0.0, 0.0)
         self._claimer = FlowClaimer(store, "w1", WorkerOptions(), {}, [pool], self._accept)
 
     def _accept(self, pool: SlotPool, claims: list[Claimed], *, first: bool) -> None:
@@ -65,7 +65,8 @@ class Lanes:
     def fill(self, count: int, key: str, *, status: str = "pending") -> None:
         """`count` deliveries that became due one after another in the last hour; `key` is SQL with the number `n`."""
         self._filled += 1
-        uuid = "gen_random_uuid()" if self.on_postgres else _SQLITE_UUID
+        # Sorted by time as the ids of a publisher are: random ones would scatter the rows of a claim over all pages.
+        uuid = "uuidv7()" if self.on_postgres else f"printf('00000000-0000-7{self._filled:03}-8000-%012x', n)"
         series = f"with recursive s (n) as (select 0 union all select n + 1 from s where n < {count - 1})"
         source = f"fill{self._filled}"
         sql(
@@ -111,7 +112,9 @@ class Lanes:
             )
 
     async def prepare(self) -> "Lanes":
-        """Makes the first sweep of the lane and a few claims."""
+        """Makes the first sweep of the lane, which otherwise continues with each claim, and a few claims."""
+        while await self._claimer._adoption.sweep([self._lane]):
+            pass
         ends, unmeasured = time.perf_counter() + _PATIENCE, 5
         while unmeasured and time.perf_counter() < ends:
             unmeasured -= await self.claim() > 0
@@ -120,7 +123,11 @@ class Lanes:
 
     def processor_time(self) -> float:
         """Seconds that this process and the server's sessions have used."""
-        used = time.process_time()
+        return self.server_time() + time.process_time()
+
+    def server_time(self) -> float:
+        """Seconds that the server's sessions have used; 0 on SQLite."""
+        used = 0.0
         if isinstance(self.store, PostgresStore):
             sessions = "select pid from pg_stat_activity where datname = current_database()"
             if self._watch is None:
@@ -148,7 +155,8 @@ class Cost:
     async def claim(self) -> None:
         started = self.lanes.processor_time()
         self.rows += await self.lanes.claim()
-        self.times.append(self.lanes.processor_time() - started)
+        own = time.process_time()  # before the question to the server, which is not part of the claim
+        self.times.append(own + self.lanes.server_time() - started)
         self.lanes.settle()
 
     @property
@@ -173,10 +181,6 @@ async def measure(*lanes: Lanes) -> list[Cost]:
     return costs
 
 
-_SQLITE_UUID = (
-    "lower(hex(randomblob(4))) || '-' || lower(hex(randomblob(2))) || '-4' || substr(lower(hex(randomblob(2))), 2) || "
-    "'-8' || substr(lower(hex(randomblob(2))), 2) || '-' || lower(hex(randomblob(6)))"
-)
 Make = Callable[[], Store]
 
 
