@@ -33,7 +33,7 @@ async def test_successes_of_a_key_are_in_the_order_of_publish(dsn: str, on_dead:
         "or (status = 'failed' and discarded_at is null)) limit 1"
     )
     started, kills = time.monotonic(), 0
-    async with worker.Workers(dsn, slots=100, lease=2) as workers:
+    async with worker.Workers(dsn, slots=100, lease=2, quarantine=True) as workers:
         await workers.registered(database)
         database.sql(f"delete from {{hf}}subscription where consumer = '{other}'")
         publishing = asyncio.create_task(publish(hf))
