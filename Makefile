@@ -15,7 +15,7 @@ DEMO      := $(if $(wildcard $(STAMP)),$(VENV),$(DEMO_VENV))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench bench-full simulate docs soak clean
+.PHONY: help demo test test-long check format bench bench-full simulate chaos docs soak clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -62,6 +62,9 @@ bench-full: $(STAMP) ## measure all of it, up to 90 minutes, into bench.json
 simulate: $(STAMP) ## run the deterministic simulation (ARGS="--seeds 1000", "--seed 42", "--planted")
 	@$(BIN)/python -m simulation $(ARGS)
 
+chaos: $(STAMP) ## run the fault lab, about ten minutes, into chaos-report/ (ARGS="--seconds 120", "--only sqlite", "--list")
+	@$(BIN)/python -m chaos $(ARGS)
+
 docs: $(STAMP) ## build the documentation into site/, refusing broken links
 	@$(BIN)/zensical build --strict --clean
 	@echo "Documentation is in site/index.html"
@@ -70,5 +73,5 @@ soak: $(STAMP) ## run the full sizes and the long runs (hours may pass)
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) $(DEMO_VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests docs bench simulation -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(DEMO_VENV) build dist site chaos-report .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests docs bench chaos simulation -name __pycache__ -type d -prune -exec rm -rf {} +

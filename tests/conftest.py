@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 
@@ -38,8 +39,8 @@ def default_logging() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres16() -> Iterator[PostgresServer]:
-    """PostgreSQL 16, started when the first test of a worker asks for it and shared by that worker's tests."""
-    with PostgresServer(16) as server:
+    """PostgreSQL 16, or the version in `HOLDFAST_TEST_POSTGRES`; started for the first test, shared by all of a process."""
+    with PostgresServer(int(os.environ.get("HOLDFAST_TEST_POSTGRES", "16"))) as server:
         yield server
 
 

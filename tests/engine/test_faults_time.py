@@ -1,7 +1,9 @@
 """Faults of time: clocks that are wrong, jump or stand still, and schedulers that sleep through an occurrence."""
 
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from signal import SIGKILL
@@ -12,6 +14,7 @@ import pytest
 from tests.engine.programs import shop
 from tests.engine.programs.place import Place, Process, postgres_place, sqlite_place, until
 from tests.servers.postgres import PostgresServer
+from tests.servers.process import server_directory
 
 pytestmark = pytest.mark.long
 
@@ -93,6 +96,36 @@ def test_a_worker_whose_clock_is_ahead_takes_no_living_workers_work(place: Place
     place.drained()
     assert place.times("nap 1 started") == 1
     assert place.one("select attempts from {hf}delivery") == 1
+
+
+def test_when_the_clock_of_the_database_steps_back_work_waits_and_none_runs_twice(
+    faketime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULTS 35: what was due waits until the clock is there again; a lease that is held stays held."""
+    clock = server_directory("clock") / "clock"
+    clock.write_text("+0")
+    clock.chmod(0o644)
+    settings = _clock(faketime, FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1")
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, clock.parent, ignore_errors=True)
+        with monkeypatch.context() as environment:
+            for name, value in settings.items():
+                environment.setenv(name, value)
+            server = stack.enter_context(PostgresServer(18))
+        place = stack.enter_context(postgres_place(server, tmp_path))
+        worker = start(place)
+        place.publish("nap", n=1, seconds=2 * LEASE)
+        place.noted("nap 1 started")
+        place.publish_many("visit", [{"n": n} for n in range(100, 110)])
+        clock.write_text("-3s")
+        place.publish_many("visit", [{"n": n} for n in range(110, 120)])
+        place.drained()
+        behind = datetime.now(UTC) - place.one("select clock_timestamp()")
+        assert behind > timedelta(seconds=2), "its clock did not step back"
+        assert place.statuses() == {"delivered": 21}
+        assert [place.times(f"visit {n} ") for n in range(100, 120)] == [1] * 20
+        assert place.times("nap 1 started") == 1
+        assert "lease" not in worker.log
 
 
 def _clock(library: str, **settings: str) -> dict[str, str]:

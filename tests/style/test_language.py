@@ -48,6 +48,7 @@ def _texts() -> Iterator[Path]:
     yield from sorted((ROOT / "src").rglob("*.sql"))
     yield from sorted((ROOT / "src").rglob("*.html"))
     yield from sorted((ROOT / "bench").rglob("*.py"))
+    yield from sorted((ROOT / "chaos").rglob("*.py"))
     yield from sorted((ROOT / "simulation").rglob("*.py"))
     yield from sorted((ROOT / "tests").rglob("*.py"))
     yield from sorted((ROOT / "docs").rglob("*.md"))

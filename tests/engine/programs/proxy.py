@@ -218,12 +218,15 @@ class Proxy:
             if upward:
                 link.statements |= _PREPARED.findall(data)
             if self.fault is not None and link not in self._struck:
-                named = (text for name, text in link.statements.items() if name + b"\0" in data)
-                said = (data, *named) if upward else ()
+                said = self._statements(link, data) if upward else ()
                 if link.role in self._roles or any(mark in text for mark in self._marks for text in said):
                     self._struck.add(link)
                     self.struck += 1
             return link in self._struck and self.fault is not None
+
+    def _statements(self, link: _Link, data: bytes) -> tuple[bytes, ...]:
+        """What the client sends here, with the text of the statements that it executes by name."""
+        return (data, *(text for name, text in link.statements.items() if name + b"\0" in data))
 
     def lose_commit(self, after: str, *, forward: bool) -> None:
         """The next COMMIT that follows this text is lost: its reply, or the COMMIT itself if it is not forwarded."""
@@ -232,6 +235,11 @@ class Proxy:
     def lose(self, text: str, *, forward: bool) -> None:
         """The next statement with this text is lost: its reply, or the statement itself if it is not forwarded."""
         self._victim, self._after, self._text, self.forwards = None, b"", text.encode(), forward
+
+    def lose_nothing(self) -> None:
+        """Takes back what was to be lost and was not sent."""
+        with self._lock:
+            self._after = self._text = b""
 
     def cut(self) -> None:
         with self._lock:
@@ -253,7 +261,9 @@ class Proxy:
         with self._lock:
             if self._after and self._after in data:
                 self._after, self._victim = b"", link
-            if not self._text or self._after or self._text not in data or self._victim not in (None, link):
+            if not self._text or self._after or self._victim not in (None, link):
+                return False
+            if not any(self._text in text for text in self._statements(link, data)):
                 return False
             self._text = b""
             self.lost += 1
