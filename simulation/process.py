@@ -51,17 +51,17 @@ class Process:
         self.alive = False
         self.record("killed")
 
-    def due(self) -> list[tuple[float, VirtualLoop]]:
-        """The loops that have something to do, each with its time."""
+    def add_due(self, found: list[tuple[float, VirtualLoop]]) -> None:
+        """Adds the loops that have something to do, each with its time. Called before each turn, so it makes no list."""
         if not self.alive:
-            return []
-        found = []
-        main, lease = self.main.due_at(), self.lease.due_at()
+            return
+        main, lease, paused = self.main.due_at(), self.lease.due_at(), self._paused_until
         if main is not None:
-            found.append((max(main, self._paused_until, self._main_paused_until), self.main))
+            if paused > main or self._main_paused_until > main:
+                main = max(paused, self._main_paused_until)
+            found.append((main, self.main))
         if lease is not None:
-            found.append((max(lease, self._paused_until), self.lease))
-        return found
+            found.append((lease if lease > paused else paused, self.lease))
 
     def _on_done(self, task: Any) -> None:
         self.ended = True

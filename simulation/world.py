@@ -12,6 +12,7 @@ from simulation.clock import Clock
 from simulation.database import Database
 from simulation.faults import FaultPlan, Planned
 from simulation.history import History, ProcessFault, Run
+from simulation.loop import VirtualLoop
 from simulation.process import Process
 
 Program = Callable[["World", Process], Coroutine[Any, Any, None]]
@@ -145,8 +146,10 @@ class World:
         """Runs until the condition holds, or until the time limit; returns whether it holds."""
         end = self.clock.seconds + limit
         while not until():
-            due = [found for process in self.processes for found in process.due()]
-            at = min((when for when, _ in due), default=end)
+            due: list[tuple[float, VirtualLoop]] = []
+            for process in self.processes:
+                process.add_due(due)
+            at = min([when for when, _ in due]) if due else end
             if self._calls and self._calls[0][0] <= at:
                 at, _, call = heapq.heappop(self._calls)
                 self.clock.seconds = max(self.clock.seconds, at)
