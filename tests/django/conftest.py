@@ -38,14 +38,15 @@ def hf(dsn: str) -> Iterator[Any]:
     yield from project(dsn)
 
 
-def project(dsn: str, **settings: Any) -> Iterator[Any]:
+def project(dsn: str, options: dict[str, Any] | None = None, **settings: Any) -> Iterator[Any]:
+    """Yields the app of such a project, with these options of `Holdfast`."""
     from django.db import connections
 
     from holdfast.django.app import DjangoHoldfast
     from holdfast.django.configuration import read_configuration
 
     set_database("default", dsn, **settings)
-    app = DjangoHoldfast(read_configuration({}))
+    app = DjangoHoldfast(read_configuration({"OPTIONS": options or {}}))
     yield app
     asyncio.run(app.close())
     connections["default"].close()

@@ -28,6 +28,7 @@ from holdfast.django.task_backend.api import (
 from holdfast.django.task_backend.backend import HoldfastBackend, priority_level
 from holdfast.django.task_backend.declared_task import declared_tasks
 from holdfast.django.testing import run_deliveries
+from tests.django.conftest import project
 
 BACKEND = "holdfast.django.task_backend.HoldfastBackend"
 TASKS = {
@@ -102,6 +103,23 @@ def test_a_task_joins_the_open_transaction_and_its_result_is_visible_in_it(hf: A
     work(hf)
     assert sorted(shop.log) == [("add", 0, 1), ("send", "bob")]
     assert async_to_sync(shop.send.aget_result)(result.id).return_value == {"to": "bob"}
+
+
+def test_a_result_can_be_read_in_the_transaction_of_an_app_with_a_cipher(dsn: str, monkeypatch: Any) -> None:
+    from holdfast.cipher import AesGcm
+
+    hf: Any
+    for hf in project(dsn, options={"cipher": AesGcm({"k": AesGcm.new_key()})}):
+        monkeypatch.setattr(backend_module, "project_app", lambda hf=hf: hf)
+        with override_settings(TASKS=TASKS):
+            from tests.django import shop_tasks
+
+            with transaction.atomic():
+                result = shop_tasks.add.enqueue(1)
+                assert shop_tasks.add.get_result(result.id).args == [1]
+            work(hf)
+            with transaction.atomic():
+                assert shop_tasks.add.get_result(result.id).return_value == 2
 
 
 def test_a_task_with_attempts_is_run_again_and_ends_once(hf: Any, shop: Any) -> None:

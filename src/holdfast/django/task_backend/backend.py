@@ -26,6 +26,7 @@ from holdfast.django.task_backend.api import (
 )
 from holdfast.django.task_backend.declared_task import DeclaredTask, consumer_name, declared_tasks
 from holdfast.django.task_backend.stored_task import TaskCall, read_task, task_result
+from holdfast.runtime.store_factory import use_cipher
 from holdfast.stores.protocol import Store
 
 _OPTIONS = ("attempts", "result", "timeout")
@@ -57,7 +58,7 @@ class HoldfastBackend(BaseTaskBackend):
         """The store, on the connection of an open `atomic` block if there is one."""
         app = self.app
         if app._ambient is not None and app._ambient.connection() is not None:
-            return ConnectionStore(app.configuration.database, app.schema)
+            return use_cipher(ConnectionStore(app.configuration.database, app.schema), app.cipher)
         return app.store
 
     def validate_task(self, task: Any) -> None:
