@@ -1,5 +1,6 @@
 """A worker of a group of jobs: killed at named points, or run until idle. Argument: the DSN."""
 
+import asyncio
 import sys
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ from tests.engine.programs import crash
 from tests.engine.ways import by_psycopg, by_sqlite3
 
 
-def build(dsn: str, size: int = 12) -> tuple[Holdfast, Group]:
+def build(dsn: str, size: int = 12, pause: float = 0) -> tuple[Holdfast, Group]:
     """Every tenth job fails. The job after them counts its effect in the transaction of its settlement."""
     hf = Holdfast(dsn)
     open = by_sqlite3 if dsn.startswith("sqlite") else by_psycopg
@@ -17,6 +18,7 @@ def build(dsn: str, size: int = 12) -> tuple[Holdfast, Group]:
     @hf.job(retry=RetryPolicy.fixed(0, attempts=50), dead_on=(ValueError,))
     async def part(n: int) -> None:
         crash.point("effect.started")
+        await asyncio.sleep(pause)
         if n % 10 == 3:
             raise ValueError("broken")
 
