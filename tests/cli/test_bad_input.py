@@ -102,6 +102,8 @@ GOOD: dict[str, tuple[str, ...]] = {
     "tokens create": ("--name", "ci"),
     "tokens revoke": ("ci",),
     "prune": ("--older-than", "30d", "--yes"),
+    "encryption keys": (),
+    "encryption rotate": ("--yes",),
     "projectors list": (),
     "projectors rebuild": ("totals",),
     "drill list": (),

@@ -1,16 +1,20 @@
 """Webhooks and stored responses: what leaves is decrypted, what is stored is not."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import pytest
 import standardwebhooks
 
-from holdfast import EncryptionKeyMissing, Holdfast, IdempotencyMiddleware, Refused
+from holdfast import ConfigurationError, EncryptionKeyMissing, Holdfast, IdempotencyMiddleware, Refused
 from holdfast.cipher import AesGcm
 from holdfast.core.delivery import Status
+from holdfast.idempotency.redis import RedisRecords
 from tests.encryption.conftest import NEW, OLD, Dump
+from tests.servers.redis import RedisServer
 from tests.support.apps import MakeApp
 from tests.support.worker import Log, drain, logged, only, query
 from tests.webhooks.receiver import LOOPBACK, answer, receiving
@@ -106,3 +110,44 @@ async def test_a_response_copied_to_another_key_is_refused(hf: Holdfast) -> None
         )
         assert (await http.post("/pay", headers={"Idempotency-Key": "b"}, json={"n": 1})).status_code == 503
     assert shop.runs == 2
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+async def test_responses_in_redis_are_encrypted_with_the_cipher_of_the_records(
+    redis_server: RedisServer, log: Log
+) -> None:
+    import redis
+
+    shop, key, prefix = Shop(), {"Idempotency-Key": "order-1"}, f"test:{uuid4()}"
+
+    def records(cipher: AesGcm | None) -> RedisRecords:
+        return RedisRecords(redis_server.url, prefix, cipher=cipher)
+
+    async def post(cipher: AesGcm | None) -> httpx2.Response:
+        found = records(cipher)
+        guarded = IdempotencyMiddleware(shop, records=found, scope=lambda _: "blue")
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=guarded), base_url="http://shop") as http:
+            answered = await http.post("/pay", headers=key, json={"n": 1})
+        await found.close()
+        return answered
+
+    old, both = AesGcm({"old": OLD}), AesGcm({"old": OLD, "new": NEW}, current="new")
+    for answered in (await post(old), await post(old), await post(both)):
+        assert (answered.status_code, answered.text, answered.headers["x-token"]) == (201, SECRET, SECRET)
+    with redis.Redis.from_url(redis_server.url) as client:
+        (name,) = client.keys(f"{prefix}*")
+        stored = client.hgetall(name)
+        assert SECRET not in str(stored)
+        for cipher in (None, AesGcm({"new": NEW})):
+            assert (await post(cipher)).status_code == 503
+            assert "key 'old'" in logged(log, "idempotency response unreadable")[-1]["error"]
+        client.hset(name, "body", stored[b"headers"])
+        assert (await post(old)).status_code == 503
+    assert shop.runs == 1
+    with pytest.raises(ConfigurationError, match="cipher is a str"):
+        RedisRecords(redis_server.url, cipher=OLD)  # type: ignore[arg-type]

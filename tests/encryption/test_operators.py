@@ -11,7 +11,7 @@ from holdfast import EncryptionKeyMissing, Holdfast
 from holdfast.cipher import AesGcm
 from holdfast.interfaces.cli import main
 from holdfast.interfaces.console.template_env import stored_json
-from tests.encryption.conftest import OLD
+from tests.encryption.conftest import NEW, OLD
 from tests.support.apps import MakeApp
 from tests.support.worker import drain
 
@@ -87,3 +87,29 @@ async def test_a_search_does_not_match_ciphertext(hf: Holdfast, make_app: MakeAp
     assert len((await plain.ops.search(SECRET)).matches) == 1
     for app in (hf, plain):
         assert (await app.ops.search("$encrypted")).matches == ()
+
+
+async def test_the_command_line_counts_and_rotates_the_keys(hf: Holdfast, dsn: str, tmp_path: Path) -> None:
+    await hf.publish("note.a", {"text": SECRET}, conn=None)
+    assert "messages  old" in run("--dsn", dsn, "encryption", "keys")
+    refused = CliRunner().invoke(main, ["--dsn", dsn, "encryption", "rotate", "--yes"])
+    assert (refused.exit_code, "--app module:attribute" in refused.output) == (2, True)
+
+    def rotate(keys: dict[str, str], *args: str) -> tuple[int, str]:
+        app = tmp_path / "rotation_app.py"
+        app.write_text(
+            "from holdfast import Holdfast\nfrom holdfast.cipher import AesGcm\n"
+            f"hf = Holdfast({dsn!r}, cipher=AesGcm({keys!r}, current='new'))\n"
+        )
+        result = CliRunner().invoke(main, ["--app", f"{app}:hf", "encryption", "rotate", *args])
+        sys.modules.pop(app.stem, None)
+        return result.exit_code, result.output
+
+    assert rotate({"new": NEW})[0] == 4, "it asks"
+    code, output = rotate({"new": NEW}, "--yes")
+    assert (code, "1 value of key old cannot be decrypted" in output) == (1, True)
+    code, output = rotate({"old": OLD, "new": NEW}, "--yes")
+    assert (code, "encrypted 1 value with key new" in output) == (0, True)
+    assert orjson.loads(run("--dsn", dsn, "--format", "json", "encryption", "keys")) == [
+        {"kind": "messages", "key": "new", "values": 1}
+    ]

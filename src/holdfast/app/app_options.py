@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.core.encryption import check_cipher
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import Queue
 from holdfast.core.names import check_name, check_schema
@@ -39,21 +40,6 @@ def check_app_options(
             f"dedupe is {dedupe!r}; give the app a store for the keys, such as RedisDedupe(...), and each handler a "
             "duration: @hf.consumer(..., dedupe='5m')"
         )
-
-
-def check_cipher(cipher: object) -> None:
-    """Raises `ConfigurationError` for an optional cipher without the methods of one."""
-    if cipher is None or (
-        not isinstance(cipher, type)
-        and callable(getattr(cipher, "encrypt", None))
-        and callable(getattr(cipher, "decrypt", None))
-    ):
-        return
-    # Not its repr: it may be a key.
-    what = f"the class {cipher.__name__}" if isinstance(cipher, type) else f"a {type(cipher).__name__}"
-    raise ConfigurationError(
-        f"cipher is {what}; give AesGcm(keys={{...}}) of holdfast.cipher, or an object of your own"
-    )
 
 
 def declared_queues(queues: object) -> tuple[Queue, ...]:

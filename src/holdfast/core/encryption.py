@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
-from holdfast.core.errors import DecryptionFailed, EncryptionKeyMissing
+from holdfast.core.errors import ConfigurationError, DecryptionFailed, EncryptionKeyMissing
 
 _MEMBER = "$encrypted"
 _START = '{"$encrypted"'
@@ -39,6 +39,21 @@ class EncryptedValue(NamedTuple):
     key: str
     data: str
     refused: str | None = None
+
+
+def check_cipher(cipher: object) -> None:
+    """Raises `ConfigurationError` for an optional cipher without the methods of one."""
+    if cipher is None or (
+        not isinstance(cipher, type)
+        and callable(getattr(cipher, "encrypt", None))
+        and callable(getattr(cipher, "decrypt", None))
+    ):
+        return
+    # Not its repr: it may be a key.
+    what = f"the class {cipher.__name__}" if isinstance(cipher, type) else f"a {type(cipher).__name__}"
+    raise ConfigurationError(
+        f"cipher is {what}; give AesGcm(keys={{...}}) of holdfast.cipher, or an object of your own"
+    )
 
 
 def encrypt(cipher: Cipher, data: bytes, place: tuple[str, ...]) -> str:

@@ -10,9 +10,12 @@ from typing import Any, assert_never
 
 import orjson
 
+from holdfast.core.encryption import Cipher, check_cipher
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.idempotency.records import ReadRecord, ReleaseKey, RenewKeys, ReserveKey, Step, StoreResponse
-from holdfast.stores.integrations.idempotency import KeyStatus, Reservation, StoredRecord, StoredResponse
+from holdfast.stores.encryption.columns import response_places
+from holdfast.stores.encryption.encryption import Encryption
+from holdfast.stores.integrations.idempotency import KeyStatus, Reservation, StoredRecord, read_response
 
 _NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
 _READ = """
@@ -63,12 +66,21 @@ return kept
 class RedisRecords:
     """Records in Redis, for all instances. Needs `holdfast[redis]`.
 
-    Use a Redis that does not evict keys: after a record is evicted, its request can run again.
+    Use a Redis that does not evict keys: after a record is evicted, its request can run again. With a `cipher`, the headers and
+    bodies of responses are encrypted.
     """
 
     store = None
 
-    def __init__(self, url: str, prefix: str = "holdfast:idempotency", timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        prefix: str = "holdfast:idempotency",
+        timeout: float = 5.0,
+        *,
+        cipher: Cipher | None = None,
+    ) -> None:
+        check_cipher(cipher)
         try:
             from redis import Redis
             from redis.asyncio import Redis as AsyncRedis
@@ -81,6 +93,7 @@ class RedisRecords:
         self._scripts: dict[tuple[bool, str], Any] = {}
         self._error: type[Exception] = RedisError
         self._prefix = prefix
+        self._encryption = None if cipher is None else Encryption(cipher)
 
     async def do(self, step: Step) -> Any:
         text, keys, args, read = self._call(step)
@@ -112,12 +125,13 @@ class RedisRecords:
             case ReserveKey(reservation, lease, retention, any_request):
                 given = [reservation.owner, reservation.request_hash, _ms(lease), _ms(retention)]
                 given += [reservation.method, reservation.path, int(any_request)]
-                return _RESERVE, [self._name(reservation)], given, _found
+                return _RESERVE, [self._name(reservation)], given, self._reader(reservation)
             case ReadRecord(reservation):
-                return _READ_RECORD, [self._name(reservation)], [], _found
+                return _READ_RECORD, [self._name(reservation)], [], self._reader(reservation)
             case StoreResponse(reservation, response):
-                given = [reservation.owner, response.progress.value, response.status, orjson.dumps(response.headers)]
-                given += [0 if response.body is None else 1, response.body or b""]
+                headers, body = self._written(reservation, orjson.dumps(response.headers), response.body)
+                given = [reservation.owner, response.progress.value, response.status, headers]
+                given += [0 if body is None else 1, body or b""]
                 return _FINISH, [self._name(reservation)], given, bool
             case ReleaseKey(reservation, any_request):
                 return _RELEASE, [self._name(reservation)], [reservation.owner, int(any_request)], bool
@@ -126,6 +140,21 @@ class RedisRecords:
                 return _RENEW, [self._name(one) for one in reservations], [_ms(lease), *owners], _owners
             case _:
                 assert_never(step)
+
+    def _written(self, reservation: Reservation, headers: bytes, body: bytes | None) -> tuple[bytes, bytes | None]:
+        if self._encryption is None:
+            return headers, body
+        write, places = self._encryption.write, response_places(reservation.scope, reservation.key)
+        return write(headers, places[0]), write(body, places[1])
+
+    def _reader(self, reservation: Reservation) -> Callable[[Any], StoredRecord | None]:
+        def read(row: list[Any] | None) -> StoredRecord | None:
+            if row and row[4] is not None and self._encryption is not None:
+                for index, place in zip((5, 6), response_places(reservation.scope, reservation.key), strict=True):
+                    row[index] = None if row[index] is None else self._encryption.read(row[index], place)
+            return _found(row)
+
+        return read
 
     def _name(self, reservation: Reservation) -> str:
         # With the length of the scope, two pairs never share a name.
@@ -147,7 +176,6 @@ def _found(row: list[Any] | None) -> StoredRecord | None:
     progress = KeyStatus(status.decode())
     response = None
     if code is not None:
-        pairs = tuple((name, value) for name, value in orjson.loads(headers))
-        response = StoredResponse(int(code), pairs, body)
+        response = read_response(int(code), headers.decode(), body)
     lapsed = progress is KeyStatus.STARTED and bool(lapsed)
     return StoredRecord(owner.decode(), request_hash.decode(), progress, lapsed, response)

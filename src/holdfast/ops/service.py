@@ -1,6 +1,7 @@
 """`hf.ops`: all tasks of operators, awaited here and blocking under `.sync`."""
 
 # The modules have a prefix because the class has attributes of the same names.
+from holdfast.ops import encryption as _encryption
 from holdfast.ops import maintenance as _upkeep
 from holdfast.ops import plans as _plans
 from holdfast.ops.doctor import doctor as _doctor
@@ -148,6 +149,8 @@ class _Catalogue:
     audit = ServiceMethod(_upkeep.audit)
     prunable = ServiceMethod(_upkeep.prunable_now)
     prune = ServiceMethod(_upkeep.prune)
+    encryption_keys = ServiceMethod(_encryption.encryption_keys)
+    rotate_encryption = ServiceMethod(_encryption.rotate_encryption)
     schema_status = ServiceMethod(_upkeep.schema_status)
     schema_sql = ServiceMethod(_upkeep.schema_sql)
     migrate = ServiceMethod(_upkeep.migrate)

@@ -91,6 +91,8 @@ drill list
 drill run
 mcp --read-only
 prune --older-than 30d
+encryption keys
+encryption rotate --app vault:hf
 completion bash
 version
 """

@@ -33,7 +33,7 @@ _COMMANDS = (
         "tail",
         "doctor",
     ),
-    *("schema", "audit", "plans", "tokens", "drill", "mcp", "prune", "completion", "version"),
+    *("schema", "audit", "plans", "tokens", "drill", "mcp", "prune", "encryption", "completion", "version"),
 )
 # A command is `cli` in the module of its name, which is imported on first use, or has its name in one of these modules.
 _MODULES = {**dict.fromkeys(("queues", "breakers", "workers"), "resources"), "enqueue": "publish"}

@@ -85,7 +85,8 @@ def _result(position: int, delivery: int) -> tuple[ReturnedColumn, ...]:
     return (ReturnedColumn(position, lambda _, row: ("result", str(row[delivery]))),)
 
 
-def _row_of_step(run_id: object, name: object, occurrence: object = 0, outcome: object = None) -> Place:
+def step_place(run_id: object, name: object, occurrence: object = 0, outcome: object = None) -> Place:
+    """The place of the result of a step."""
     # `resolve_wait` copies the payload of a signal to the row of the wait, in the database.
     if outcome == "signal":
         return "signal", str(run_id)
@@ -96,7 +97,7 @@ def _of_run(index: int, name: int, occurrence: int | None = None, outcome: int |
     """The result of a step of the run that the statement names."""
     return ReturnedColumn(
         index,
-        lambda query, row: _row_of_step(
+        lambda query, row: step_place(
             query.values["run_id"],
             row[name],
             0 if occurrence is None else row[occurrence],
@@ -107,6 +108,11 @@ def _of_run(index: int, name: int, occurrence: int | None = None, outcome: int |
 
 def _loaded_run(query: Query, row: Row) -> object:
     return query.batches["steps"]["run_id"][row[0] - 1]
+
+
+def response_places(scope: str, key: str) -> tuple[Place, Place]:
+    """The places of the headers and of the body of a stored response."""
+    return ("response headers", scope, key), ("response body", scope, key)
 
 
 _CLAIMED = _message(17, 1)
@@ -137,14 +143,14 @@ RETURNED: Mapping[str, tuple[ReturnedColumn, ...]] = {
     "stage_results": _result(0, 1),
     "list_members": _result(8, 3),
     "load_steps": (
-        ReturnedColumn(8, lambda query, row: _row_of_step(_loaded_run(query, row), row[6], row[7], row[9])),
+        ReturnedColumn(8, lambda query, row: step_place(_loaded_run(query, row), row[6], row[7], row[9])),
         ReturnedColumn(11, lambda query, row: ("item", str(_loaded_run(query, row)), str(row[6]), str(row[7]))),
     ),
     "resolve_wait": (ReturnedColumn(2, lambda query, _: ("signal", str(query.values["run_id"]))),),
     "run_result": (_of_run(5, 4),),
     "finished_steps": (_of_run(1, 0),),
     "item_results": (
-        ReturnedColumn(0, lambda query, row: _row_of_step(query.values["run_id"], query.values["step"], row[2])),
+        ReturnedColumn(0, lambda query, row: step_place(query.values["run_id"], query.values["step"], row[2])),
     ),
     "workflow_run_steps": (_of_run(7, 0, 1, 6),),
     "workflow_run_items": (_of_run(2, 0, 1),),

@@ -36,12 +36,23 @@ class Encryption:
         finally:
             operation.close()
 
+    def encrypt_again(self, stored: Any, place: Place) -> Any:
+        """A stored value encrypted with the current key; None if this process cannot decrypt it."""
+        read = self.read(stored, place)
+        text = read if isinstance(read, str) else bytes(read).decode(errors="replace")
+        return None if encrypted_value(text) is not None else self.write(read, place)
+
+    @property
+    def current(self) -> str:
+        """The id of the key that encrypts."""
+        return self.cipher.encrypt(b"", b"")[0]
+
     def _encrypted(self, query: Query) -> Query:
         if query.rows is not None and (streamed := STREAMED.get(query.name)) is not None:
             return query._replace(rows=self._streamed(query.rows, *streamed))
         for column in WRITTEN.get(query.name, ()):
             if column.batch is None:
-                written = self._write(query.values[column.name], column.place(query.values))
+                written = self.write(query.values[column.name], column.place(query.values))
                 query = query._replace(values={**query.values, column.name: written})
             else:
                 batch = self._batch(column, query.batches[column.batch])
@@ -52,14 +63,14 @@ class Encryption:
         names = [name for name in column.key if name in batch]
         keys = zip(*(batch[name] for name in names), strict=True)
         written = [
-            self._write(value, column.place(dict(zip(names, key, strict=True))))
+            self.write(value, column.place(dict(zip(names, key, strict=True))))
             for value, key in zip(batch[column.name], keys, strict=True)
         ]
         return {**batch, column.name: written}
 
     def _streamed(self, rows: Any, index: int, id: int) -> Iterator[Row]:
         for row in rows:
-            yield (*row[:index], self._write(row[index], ("message", str(row[id]))), *row[index + 1 :])
+            yield (*row[:index], self.write(row[index], ("message", str(row[id]))), *row[index + 1 :])
 
     def _schedule(self, query: Query) -> Steps[Query]:
         """The change of a schedule. Arguments that are the same keep their text, or every call would change the schedule."""
@@ -71,7 +82,7 @@ class Encryption:
             after = encrypted_value(text)
             if before is None or after is None or before.key != after.key:
                 continue
-            known = self._read(row[column.position], column.place(query, row))
+            known = self.read(row[column.position], column.place(query, row))
             if encrypted_value(str(known)) is None and same(str(known), str(query.values["args"])):
                 return changed._replace(values={**changed.values, "args": row[column.position]})
         return changed
@@ -81,20 +92,22 @@ class Encryption:
 
     def _row(self, query: Query, row: Row, columns: Sequence[ReturnedColumn]) -> Row:
         found: Mapping[int, object] = {
-            column.position: self._read(row[column.position], column.place(query, row))
+            column.position: self.read(row[column.position], column.place(query, row))
             for column in columns
             if row[column.position] is not None
         }
         return [found.get(index, value) for index, value in enumerate(row)]
 
-    def _write(self, value: Any, place: Place) -> Any:
+    def write(self, value: Any, place: Place) -> Any:
+        """The value encrypted for its place, as text or bytes like the value; None stays None."""
         if value is None:
             return None
         if isinstance(value, str):
             return encrypt(self.cipher, value.encode(), place)
         return encrypt(self.cipher, bytes(value), place).encode()
 
-    def _read(self, value: Any, place: Place) -> Any:
+    def read(self, value: Any, place: Place) -> Any:
+        """The decrypted value. One that is not encrypted, or cannot be decrypted, is returned as it is stored."""
         if isinstance(value, str):
             found = decrypt(self.cipher, value, place)
             return found if isinstance(found, str) else found.decode()

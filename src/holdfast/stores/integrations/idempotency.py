@@ -236,11 +236,12 @@ def _found(row: Row) -> StoredRecord:
     progress = KeyStatus(progress)
     response = None
     if status is not None:
-        response = _response(status, headers or "[]", None if body is None else bytes(body))
+        response = read_response(status, headers or "[]", None if body is None else bytes(body))
     return StoredRecord(owner, request_hash, progress, progress is KeyStatus.STARTED and bool(lapsed), response)
 
 
-def _response(status: int, headers: str, body: bytes | None) -> StoredResponse:
+def read_response(status: int, headers: str, body: bytes | None) -> StoredResponse:
+    """A stored response; one that was not decrypted has neither headers nor body."""
     given = (headers, "" if body is None or not body.startswith(b"{") else body.decode(errors="replace"))
     if (encrypted := next(filter(None, map(encrypted_value, given)), None)) is not None:
         return StoredResponse(status, (), None, encrypted)
