@@ -1,6 +1,7 @@
 """`python -m chaos`: runs the fault lab and writes its report."""
 
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -107,4 +108,6 @@ def _list() -> None:
 
 
 if __name__ == "__main__":
+    # So that its processes end and its disks are unmounted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main()

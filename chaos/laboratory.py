@@ -89,7 +89,7 @@ class Laboratory:
 
     def worker(self, environment: dict[str, str] | None = None) -> Process:
         """Starts one more worker, which nothing restarts."""
-        options = ("--lease", f"{LEASE:g}s", "--grace", "5s", "--concurrency", "16")
+        options = ("--lease", f"{LEASE:g}s", "--grace", "5s", "--concurrency", "8")
         return self._program("holdfast", "worker", "--app", "chaos.application:hf", *options, environment=environment)
 
     def start_rebuild(self) -> None:

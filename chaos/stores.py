@@ -17,8 +17,8 @@ from tests.servers.standby import StandbyServer
 STORES = ("sqlite", "postgres", "cluster")
 VERSION = 18
 _DATABASE = "chaos"
-# Small segments, so that a full disk is noticed soon; connections that can be used up.
-_SETTINGS: dict[str, str | int] = {"max_connections": 120, "min_wal_size": "32MB", "max_wal_size": "64MB"}
+# Small segments, so that a full disk is noticed soon. Each thread of a handler keeps a connection, about 50 in a worker.
+_SETTINGS: dict[str, str | int] = {"max_connections": 250, "min_wal_size": "32MB", "max_wal_size": "64MB"}
 
 
 class SmallDiskServer(PostgresServer):
