@@ -62,24 +62,6 @@ def test_a_window_comes_first_and_a_walk_only_if_it_is_full_of_what_cannot_run()
     assert scheduler.claimed(lane(limit=Limit(2)), scan, FlowClaim([], left=300), 0.0, 0.1) is None
 
 
-def test_a_window_without_anything_to_claim_is_left_out_for_a_while() -> None:
-    """The backlog of one key at its limit fills it: the claims of other keys would read it each time."""
-    scheduler, one = FlowScheduler(), lane(limit=Limit(2, by="k"))
-    state, blocked = scheduler.state(one), FlowClaim([], left=300)
-    assert scheduler.claimed(one, scheduler.first_scan(one, 100, 0.0)[1], blocked, 0.0, 0.1) == FlowScan(100, "")
-    assert scheduler.first_scan(one, 100, 0.2) == (one, FlowScan(100, ""))
-    # A delivery of that key waits for the window and not for the next poll.
-    assert state.walk_due == pytest.approx(0.9)
-    assert scheduler.first_scan(one, 100, 0.9)[1] == FlowScan(100)
-    # It is not scanned again and again while everything is blocked.
-    scheduler.claimed(one, FlowScan(100), blocked, 0.9, 1.0)
-    assert state.walk_due == 0.0
-    # Something was claimed from it.
-    scheduler.first_scan(one, 100, 2.0)
-    scheduler.claimed(one, FlowScan(100), FlowClaim([CLAIM], left=300), 2.0, 2.1)
-    assert scheduler.first_scan(one, 100, 2.2)[1] == FlowScan(100)
-
-
 def test_a_fair_lane_is_walked_from_its_last_key_and_few_keys_share_a_claim() -> None:
     scheduler, one = FlowScheduler(), lane(fair_by="k")
     _, scan = scheduler.first_scan(one, 100, 0.0)

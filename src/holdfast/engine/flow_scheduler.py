@@ -2,9 +2,8 @@
 
 Everything here is pure: no I/O and no clock. A claim reads the oldest due deliveries of a lane (the window). If they
 are blocked and the window is full, it continues with the deliveries that became due since the last scan, and then with a
-walk over the keys. A window without anything to claim is left out for a multiple of its cost. Lanes with fairness are only
-walked, so that each key gets one turn per round. Floors are hints that keep claims away from dead rows under a long-held
-snapshot; the row decides.
+walk over the keys. Lanes with fairness are only walked, so that each key gets one turn per round. Floors are hints that
+keep claims away from dead rows under a long-held snapshot; the row decides.
 """
 
 import math
@@ -74,8 +73,6 @@ class LaneState:
     whole: CostDelay = field(default_factory=CostDelay)
     shallow: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
     depth: CostDelay = field(default_factory=CostDelay)
-    blocked: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
-    """The next scan of a window that was full of what cannot run, such as the backlog of one key at its limit."""
     recent: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
     since: tuple[datetime, UUID] | None = None
     """Where the next scan of the deliveries that became due starts."""
@@ -163,10 +160,6 @@ class FlowScheduler:
         assert lane.flow is not None
         if self._walks and lane.flow.consumer is not None and lane.flow.consumer.fair:
             return lane, _walk(state, size)
-        if now < state.blocked.at:
-            scan = _behind_window(state, size, now)
-            state.walk_due = min(state.walk_due or math.inf, state.blocked.at)
-            return lane, scan
         if state.floor is None or now >= state.whole.at:
             state.depth = state.whole
             return lane, FlowScan(size)
@@ -195,9 +188,10 @@ class FlowScheduler:
             return None
         if state.since is None and found.at is not None:
             state.since = found.at - _COMMIT, LOWEST_ID
-        if not found.claims:
-            state.blocked.took(started, ended)
-        return _behind_window(state, claim_size(missing), ended)
+        if state.since is not None and ended >= state.recent.at and not state.walks_next:
+            return FlowScan(claim_size(missing), since=state.since)
+        state.walks_next, state.walk_due = False, state.recent.at
+        return _walk(state, claim_size(missing))
 
     def _looked(
         self, state: LaneState, scan: FlowScan, found: FlowClaim, started: float, ended: float
@@ -236,14 +230,6 @@ class FlowScheduler:
             state.walk_due = min(state.walk_due or math.inf, state.long_walk.at if state.has_passed else ended)
             return None
         return FlowScan(claim_size(missing), state.cursor, visits=_VISITS)
-
-
-def _behind_window(state: LaneState, size: int, now: float) -> FlowScan:
-    """The scan of what became due since the last one, or a walk."""
-    if state.since is not None and now >= state.recent.at and not state.walks_next:
-        return FlowScan(size, since=state.since)
-    state.walks_next, state.walk_due = False, state.recent.at
-    return _walk(state, size)
 
 
 def _is_complete(state: LaneState, before: str) -> bool:
