@@ -18,6 +18,7 @@ from holdfast.app.group_handle import GroupHandle
 from holdfast.app.handler_options import check_flag
 from holdfast.app.job_handle import wait_for_result
 from holdfast.app.projectors import Projectors
+from holdfast.app.required_connection import requires_conn
 from holdfast.app.router import Router
 from holdfast.app.schedules import Schedules
 from holdfast.app.service_manager import ServiceManager
@@ -212,6 +213,7 @@ class Holdfast(Router):
         self._redactions.forget()
         self._breakers.invalidate()
 
+    @requires_conn
     async def publish(
         self,
         event: object,
@@ -239,6 +241,7 @@ class Holdfast(Router):
         )
         return (await runtime.publish([message], conn))[0]
 
+    @requires_conn
     async def publish_many(
         self,
         events: Sequence[object],

@@ -182,9 +182,13 @@ class Job(Generic[P, R]):
         """A chain: `await charge.then(receipt).enqueue(order)`. `job` gets the result of this job before its `args`."""
         return Chain(self, ()).then(job, *args, **kwargs)
 
-    def handle(self, id: UUID) -> JobHandle:
-        """The handle of a job that was enqueued elsewhere; `id` is the id of its handle."""
-        return JobHandle.of(Published(id, False), self)
+    def handle(self, id: UUID | str) -> JobHandle:
+        """The handle of a job that was enqueued elsewhere; `id` is the id of its handle, also as text."""
+        try:
+            known = id if isinstance(id, UUID) else UUID(id)
+        except (ValueError, TypeError, AttributeError):
+            raise ConfigurationError(f"id is {id!r}; pass the id of the handle that enqueue returned") from None
+        return JobHandle.of(Published(known, False), self)
 
     def _messages(self, calls: Sequence[Call]) -> tuple[Runtime, list[NewMessage]]:
         where = self._placement

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.app.job_handle import wait_for_result
+from holdfast.app.required_connection import requires_conn
 from holdfast.core.duration import Duration
 from holdfast.core.events.payload import decode
 from holdfast.core.retry import RetryPolicy
@@ -19,6 +20,7 @@ class SyncHoldfast:
     def __init__(self, runtime: Callable[[], Runtime]) -> None:
         self._runtime = runtime
 
+    @requires_conn
     def publish(
         self,
         event: object,
@@ -39,6 +41,7 @@ class SyncHoldfast:
         )
         return runtime.publish_sync([message], conn)[0]
 
+    @requires_conn
     def publish_many(
         self,
         events: Sequence[object],

@@ -50,12 +50,20 @@ def _check_database(configuration: DjangoConfiguration, database: Any) -> list[C
 
 
 def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """The tables exist in the version that this release needs."""
+    """The tables exist in the version that this release needs.
+
+    A warning, because `manage.py migrate` runs this check first: an error would prevent it from creating the tables.
+    """
     try:
         configuration = read_configuration()
-        if configuration.database not in (databases or ()) or configuration.database not in connections:
-            return []
-        project_app().store.check_schema()
+        store = project_app().store
+    except HoldfastError:
+        return []  # `check_configuration` reports it
+    if configuration.database not in (databases or ()) or configuration.database not in connections:
+        return []
+    try:
+        store.check_schema()
     except HoldfastError as error:
-        return [Error(str(error), hint="Run `manage.py migrate`.", id="holdfast.E003")]
+        remedy = "manage.py migrate" if configuration.migrate else "manage.py holdfast schema migrate"
+        return [Warning(str(error), hint=f"Run `{remedy}`.", id="holdfast.W003")]
     return []

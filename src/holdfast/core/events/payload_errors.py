@@ -43,9 +43,10 @@ def plain(value: object) -> object:
         return dict(value)
     if isinstance(value, tuple):
         return list(value)
-    raise TypeError(f"{type_name(type(value))} is not supported{_HINTS.get(type(value), '')}")
+    raise TypeError(f"{type_name(type(value))} is not supported{_HINTS.get(type(value), _CONVERT)}")
 
 
+_CONVERT = "; pass its id or its fields, as text, numbers, lists, dicts, a dataclass or a Pydantic model"
 _HINTS: Mapping[type, str] = {
     bytes: "; encode it as base64 text",
     set: "; make it a sorted list",
