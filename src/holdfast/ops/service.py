@@ -12,6 +12,7 @@ from holdfast.ops.queries import messages as _messages
 from holdfast.ops.queries import metrics as _metrics
 from holdfast.ops.queries import pages as _pages
 from holdfast.ops.queries import request_trace as _trail
+from holdfast.ops.queries import samples as _samples
 from holdfast.ops.queries import search as _search
 from holdfast.ops.queries import stats as _stats
 from holdfast.ops.queries import throughput as _trend
@@ -78,6 +79,7 @@ class _Catalogue:
     messages = ServiceMethod(_messages.messages)
     message = ServiceMethod(_messages.message)
     message_page = ServiceMethod(_pages.message_page)
+    samples = ServiceMethod(_samples.samples)
     trace_request = ServiceMethod(_trail.trace_request)
     publish = ServiceMethod(_messages.publish_event)
     enqueue = ServiceMethod(_messages.enqueue)

@@ -22,6 +22,7 @@ from holdfast.core.text import storable
 from holdfast.engine.log_fields import error_fields
 from holdfast.interfaces.console import (
     delivery_pages,
+    failure_pages,
     flow_pages,
     job_group_pages,
     overview,
@@ -59,10 +60,12 @@ View = Callable[[ConsoleRequest], Awaitable[HtmlPage | Response]]
 
 PAGES: dict[str, View] = {
     "/": overview.overview,
-    "/groups": delivery_pages.groups,
+    "/groups": failure_pages.groups,
     "/dead": delivery_pages.dead_letters,
     "/deliveries": delivery_pages.deliveries,
     "/deliveries/{id}": delivery_pages.delivery,
+    "/tail": failure_pages.tail,
+    "/compare": failure_pages.comparison,
     "/messages": delivery_pages.messages,
     "/messages/{id}": delivery_pages.message,
     "/requests": delivery_pages.request_trace,

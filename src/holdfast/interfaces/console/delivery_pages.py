@@ -9,7 +9,7 @@ from uuid import UUID
 from starlette.responses import RedirectResponse
 
 from holdfast.core.errors import NotFound
-from holdfast.interfaces.console.overview import failure_group_cards, failure_groups, is_truncated
+from holdfast.interfaces.console.failure_pages import group_card, group_inputs
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
 from holdfast.interfaces.presentation.deliveries import next_commands, search_scope
 from holdfast.interfaces.presentation.filters import (
@@ -51,16 +51,7 @@ async def _list_page(request: ConsoleRequest, *, dead: bool) -> HtmlPage:
     filters = parse_filter(chosen, now, state=state)
     before = parse_id(request.query["before"]) if "before" in request.query else None
     found = await request.ops.delivery_page(filters, limit=PAGE, before=before)
-    group = None
-    if dead and "group" in chosen:
-        group = next(
-            (
-                one
-                for one in await failure_groups(request)
-                if one.fingerprint == chosen["group"] and chosen.get("consumer", one.consumer) == one.consumer
-            ),
-            None,
-        )
+    card = await group_card(request, chosen["group"], chosen.get("consumer")) if dead and "group" in chosen else None
     return HtmlPage(
         "deliveries.html",
         {
@@ -71,28 +62,11 @@ async def _list_page(request: ConsoleRequest, *, dead: bool) -> HtmlPage:
             "state": state,
             "dead_letter_states": DEAD_LETTER_STATES,
             "states": STATES,
-            "group": group,
+            "card": card,
+            "inputs": [] if card is None or before else await group_inputs(request, card),
             "now": now,
             "command": f"holdfast {'dlq' if dead else 'deliveries'} list{as_cli_options(chosen)}"
             + (f" --state {state}" if state not in (None, DEAD_LETTER_STATES[0]) else ""),
-        },
-    )
-
-
-async def groups(request: ConsoleRequest) -> HtmlPage:
-    now = await request.ops.now()
-    workers = await request.cache.read("workers", lambda ops: ops.workers())
-    found = await failure_groups(request)
-    full = is_truncated(found)
-    if "consumer" in request.query:
-        found = [one for one in found if one.consumer == request.query["consumer"]]
-    return HtmlPage(
-        "groups.html",
-        {
-            "cards": failure_group_cards(found, workers, now),
-            "now": now,
-            "full": full,
-            "consumer": request.query.get("consumer"),
         },
     )
 

@@ -150,6 +150,15 @@ function addSelectAll() {
   head.replaceChildren(all);
 }
 
+// The value under the pointer replaces the peak of a chart.
+document.addEventListener("pointerover", (event) => {
+  const bar = event.target.closest?.(".chart a");
+  for (const peak of document.querySelectorAll("[data-peak]")) {
+    const own = bar !== null && bar !== undefined && peak.parentElement.contains(bar);
+    peak.textContent = own ? bar.querySelector("title").textContent : peak.dataset.peak;
+  }
+});
+
 // A click outside an open form closes it.
 document.addEventListener("click", (event) => {
   for (const open of document.querySelectorAll("details.act[open]")) {

@@ -1,0 +1,115 @@
+"""Pages that explain failures: groups of dead letters, their inputs, two payloads side by side, and the live tail."""
+
+from datetime import timedelta
+
+from holdfast.core.delivery import Status
+from holdfast.interfaces.console.overview import FailureGroupCard, failure_group_cards, failure_groups, is_truncated
+from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
+from holdfast.interfaces.presentation.deliveries import state
+from holdfast.interfaces.presentation.filters import STATES, as_cli_options, parse_choice, parse_filter, parse_id
+from holdfast.interfaces.presentation.payloads import InputField, compare, input_fields
+from holdfast.ops.queries.activity import changed_at
+from holdfast.ops.queries.deliveries import DeliveryDetail
+from holdfast.stores.queries.query import Filter
+
+_SAMPLES = 20
+_MAX_INPUTS = 12
+_TAIL = timedelta(seconds=30)
+_TAIL_ROWS = 100
+_TAIL_READS = 4
+
+
+async def groups(request: ConsoleRequest) -> HtmlPage:
+    now = await request.ops.now()
+    workers = await request.cache.read("workers", lambda ops: ops.workers())
+    found = await failure_groups(request)
+    full = is_truncated(found)
+    if "consumer" in request.query:
+        found = [one for one in found if one.consumer == request.query["consumer"]]
+    return HtmlPage(
+        "groups.html",
+        {
+            "cards": failure_group_cards(found, workers, now),
+            "now": now,
+            "full": full,
+            "consumer": request.query.get("consumer"),
+        },
+    )
+
+
+async def group_card(request: ConsoleRequest, fingerprint: str, consumer: str | None) -> FailureGroupCard | None:
+    """The group with this fingerprint, of the largest ones."""
+    for one in await failure_groups(request):
+        if one.fingerprint == fingerprint and consumer in (None, one.consumer):
+            workers = await request.cache.read("workers", lambda ops: ops.workers())
+            return failure_group_cards([one], workers, await request.ops.now())[0]
+    return None
+
+
+async def group_inputs(request: ConsoleRequest, card: FailureGroupCard) -> list[InputField]:
+    """The fields of the newest failed messages of a group, compared with those that its consumer delivered."""
+    group = card.group
+    failed = await request.ops.samples(Filter(dead=True, group=group.fingerprint, consumers=(group.consumer,)))
+    types = {one.listed.type for one in failed}
+    delivered = await request.ops.samples(Filter(statuses=(Status.DELIVERED,), consumers=(group.consumer,)))
+    return input_fields(
+        [one.message.payload for one in failed if one.message is not None],
+        [one.message.payload for one in delivered if one.message is not None and one.listed.type in types],
+    )[:_MAX_INPUTS]
+
+
+async def comparison(request: ConsoleRequest) -> HtmlPage:
+    """The payloads of two deliveries by field. Without `right`: the newest delivered one of the same consumer."""
+    if "left" not in request.query:
+        return HtmlPage("compare.html", {"left": None, "right": None, "pairs": [], "id": ""})
+    left = await request.ops.delivery(parse_id(request.query["left"]))
+    right = await _other(request, left)
+    pairs = [] if right is None else compare(_payload(left), _payload(right))
+    return HtmlPage(
+        "compare.html", {"left": left, "right": right, "pairs": pairs, "id": request.query.get("right", "")}
+    )
+
+
+async def _other(request: ConsoleRequest, left: DeliveryDetail) -> DeliveryDetail | None:
+    if "right" in request.query:
+        return await request.ops.delivery(parse_id(request.query["right"]))
+    row = left.listed.delivery
+    wanted = Filter(statuses=(Status.DELIVERED,), consumers=(row.consumer,), type=left.listed.type)
+    others = [one.listed.delivery.id for one in await request.ops.samples(wanted, limit=2)]
+    other = next((id for id in others if id != row.id), None)
+    return None if other is None else await request.ops.delivery(other)
+
+
+def _payload(detail: DeliveryDetail) -> str:
+    return "{}" if detail.message is None else detail.message.payload
+
+
+async def tail(request: ConsoleRequest) -> HtmlPage:
+    """The deliveries that were created or changed in the last seconds, newest change first."""
+    chosen = request.chosen("status", "consumer", "queue", "type")
+    if "status" in chosen:
+        parse_choice(chosen["status"], STATES, "state")
+    now = await request.ops.now()
+    wanted = parse_filter({name: value for name, value in chosen.items() if name != "status"}, now)
+    found = await request.ops.activity(wanted, since=now - _TAIL)
+    changed = {one.delivery.id: one for one in found.changed}
+    for _ in range(_TAIL_READS):
+        if not found.more:
+            break
+        found = await request.ops.activity(wanted, cursor=found.cursor)
+        changed |= {one.delivery.id: one for one in found.changed}
+    rows = [one for one in changed.values() if chosen.get("status") in (None, state(one))]
+    rows.sort(key=lambda one: changed_at(one, found.now), reverse=True)
+    return HtmlPage(
+        "tail.html",
+        {
+            "rows": rows[:_TAIL_ROWS],
+            "is_cut": len(rows) > _TAIL_ROWS or found.more,
+            "chosen": chosen,
+            "states": STATES,
+            "seconds": int(_TAIL.total_seconds()),
+            "changed_at": changed_at,
+            "now": found.now,
+            "command": f"holdfast tail{as_cli_options(chosen)}",
+        },
+    )

@@ -1,0 +1,74 @@
+"""The page of a failure group with its inputs, the comparison of payloads, and the live tail."""
+
+import re
+from html import unescape
+
+import pytest
+
+from holdfast.core.delivery import Status
+from holdfast.ops.service import Operations
+from holdfast.stores.protocol import Store
+from holdfast.stores.queries.query import Filter
+from tests.console.conftest import ClientAs
+from tests.support.builders import message, put
+
+BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", unescape(page)))
+
+
+@BOTH
+async def test_the_page_of_a_group_answers_what_broke_since_when_how_many_and_which_inputs(
+    client_as: ClientAs, shop: Store, ops: Operations
+) -> None:
+    group = (await ops.failure_groups())[0]
+    async with client_as("operator") as client:
+        page = (await client.get("/ops/dead", params={"group": group.fingerprint, "consumer": "stock"})).text
+    text = text_of(page)
+    assert "KeyError in stock" in text.replace("  ", " ")
+    assert "28 dead letters" in text
+    assert "since just now" in text
+    assert "first failed in generation" in text
+    assert "Preview replay of 10" in text
+    inputs = text_of(page[page.index('id="inputs"') :].partition("</details>")[0])
+    assert 'note "please gift-wrap"' in inputs.replace("  ", " ")
+    assert "only in failures" not in inputs
+    assert f"/ops/compare?left={group.example}" in page
+
+
+@BOTH
+async def test_two_payloads_are_compared_by_field(client_as: ClientAs, shop: Store, ops: Operations) -> None:
+    dead = (await ops.deliveries(Filter(dead=True, consumers=("stock",)), limit=1))[0].delivery
+    done = (await ops.deliveries(Filter(statuses=(Status.DELIVERED,), consumers=("stock",)), limit=1))[0].delivery
+    async with client_as("viewer") as client:
+        default = text_of((await client.get("/ops/compare", params={"left": str(dead.id)})).text)
+        chosen = text_of((await client.get("/ops/compare", params={"left": str(dead.id), "right": str(done.id)})).text)
+        same = text_of((await client.get("/ops/compare", params={"left": str(dead.id), "right": str(dead.id)})).text)
+        other = text_of((await client.get("/ops/compare", params={"left": str(done.id)})).text)
+        wrong = await client.get("/ops/compare", params={"left": "7"})
+        missing = await client.get("/ops/compare", params={"left": str(dead.message_id)})
+    assert "≠ order_id" in default
+    assert "≠ order_id" in chosen
+    assert "of 4 fields differ" in default
+    assert "≠ note" not in default
+    assert "≠ order_id" in other  # not with itself
+    assert "0 of 4 fields differ" in same
+    assert wrong.status_code == 400
+    assert missing.status_code == 404
+
+
+@BOTH
+async def test_the_tail_shows_the_newest_changes_first(client_as: ClientAs, shop: Store, ops: Operations) -> None:
+    await put(shop, message(type="order.cancelled"))
+    async with client_as("viewer") as client:
+        page = (await client.get("/ops/tail")).text
+        failed = (await client.get("/ops/tail", params={"status": "failed", "consumer": "billing"})).text
+        wrong = await client.get("/ops/tail", params={"status": "broken"})
+    assert "order.cancelled" in page
+    assert page.count("<tr data-row") == 100
+    assert "More changed than this page shows" in page
+    assert failed.count("<tr data-row") == failed.count("PermissionError") == 4
+    assert "holdfast tail --status failed --consumer billing" in failed
+    assert wrong.status_code == 400
