@@ -55,5 +55,5 @@ def test_a_comparison_divides_the_medians_of_the_working_tree_by_those_of_each_r
 
 
 def test_a_revision_that_does_not_exist_is_named() -> None:
-    with pytest.raises(Missing, match="no such revision|git failed"):
+    with pytest.raises(Missing, match=r"no such revision|git failed"):
         at_revision("no-such-branch", Kind.SQLITE)
