@@ -38,7 +38,7 @@ def test_a_secret_of_the_event_class_is_no_key(option: str, by: str) -> None:
         "debounce": {"debounce": "1s", "by": by},
     }
     hf = Holdfast("sqlite:///unused.db")
-    with pytest.raises(ConfigurationError, match=r"operators see keys.*a function that returns a hash"):
+    with pytest.raises(ConfigurationError, match=r"operators can see keys.*a function that returns a hash"):
         hf.consumer(SignedUp, **options.get(option, {option: by}))(handle)
     assert not hf.handlers
 

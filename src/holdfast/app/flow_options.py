@@ -76,7 +76,7 @@ def check_key_is_public(handler: Handler, declared: frozenset[Redaction]) -> Non
     else:
         return
     raise ConfigurationError(
-        f"{handler.kind} {handler.name}: by {rule.by!r} is {reason}, but operators see keys; use a field that is no secret, "
+        f"{handler.kind} {handler.name}: by {rule.by!r} is {reason}, but operators can see keys; use a field that is not secret, "
         "or a function that returns a hash of it"
     )
 

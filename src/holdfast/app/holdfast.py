@@ -319,7 +319,7 @@ class Holdfast(Router):
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: object = None, *, workers: WorkerOptions | None = None) -> AsyncIterator[None]:
-        """Opens the store while an application runs, and closes it; with options it also runs a worker in the loop.
+        """Opens the store at the start of an application and closes it at the end; with `workers` it also runs a worker.
 
         `FastAPI(lifespan=hf.lifespan)`
         """

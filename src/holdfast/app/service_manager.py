@@ -26,7 +26,7 @@ class ServiceManager:
 
     @property
     def ping_interval(self) -> float | None:
-        """Seconds between pings: half of what the service manager waits for; None without a watchdog."""
+        """Seconds between pings: half of the time that the service manager allows; None without a watchdog."""
         return None if not self._address or self._watchdog is None else self._watchdog / 2
 
     def ready(self) -> None:

@@ -124,7 +124,7 @@ def decode(record: Record) -> ReceivedEvent | None:
     attributes = {name: text for name, value in document.items() if (text := _attribute(name, value)) is not None}
     if encoded is not None:
         if data is not None or not isinstance(encoded, str):
-            raise ValueError("a CloudEvent has either data or data_base64, which is text")
+            raise ValueError("a CloudEvent has data or data_base64, not both, and data_base64 is text")
         data = _data(_base64(encoded), attributes.get("datacontenttype", "").partition(";")[0].strip().lower())
     return _event(attributes, data, record)
 

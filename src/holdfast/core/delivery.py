@@ -52,7 +52,7 @@ class FailureCycle:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, object]) -> Self:
-        """Return the cycle that any release wrote; a missing or unreadable field gets its default."""
+        """Return the stored cycle, from this release or another one; a missing or unreadable field gets its default."""
         return cls(**{spec.name: _READERS[str(spec.type)](stored.get(spec.name)) for spec in fields(cls)})
 
 

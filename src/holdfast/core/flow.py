@@ -180,7 +180,7 @@ class FlowSettings:
 
     @property
     def is_sequenced(self) -> bool:
-        """Whether deliveries of a key have the order of their publish."""
+        """Whether deliveries of a key run in the order in which they were published."""
         return self.order is not None or self.debounce is not None
 
     @property

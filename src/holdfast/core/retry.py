@@ -55,7 +55,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The number of runs of a delivery and the waits between them; a value with equality.
+    """The number of runs of a delivery and the waits between them. Policies are compared by value.
 
     Build one with `exponential`, `polynomial`, `schedule`, `fixed` or `none`. `attempts` counts runs,
     never retries. A policy is stored with its consumer, so that any worker can decide for it.
@@ -158,7 +158,7 @@ class RetryPolicy:
         return cls.schedule([])
 
     def delay(self, attempt: int, random: float) -> timedelta:
-        """Return the wait after run `attempt` failed, the first being 1; `random` in [0, 1) is the jitter."""
+        """Return the wait after attempt number `attempt` (from 1) failed; `random` in [0, 1) selects the jitter."""
         if not 0 <= random < 1:
             raise ValueError(f"random is {random}; give a number from 0 up to, not including, 1")
         shortest, longest = self._range(attempt)

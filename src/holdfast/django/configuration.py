@@ -16,7 +16,7 @@ _DEFAULT_ALIAS = "default"
 class DjangoConfiguration:
     """The values of `settings.HOLDFAST`; each key is the upper-case name of a field.
 
-    The store is the database of the alias `database`, unless `dsn` names another way to it. `manage.py migrate` creates
+    The store is the database of the alias `database`, unless `dsn` is given. `manage.py migrate` creates
     the tables unless `migrate` is False. `modules` are imported from every installed app at start-up. `options` are passed
     to `Holdfast`. `console_url` is where the web console is served.
     """

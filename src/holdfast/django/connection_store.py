@@ -42,7 +42,7 @@ class ConnectionStore:
         return cast("T", await sync_to_async(self.run_sync, thread_sensitive=True)(operation))
 
     def within(self, patience: timedelta) -> "ConnectionStore":
-        """The store itself."""
+        """Returns the store itself."""
         return self
 
     def run_sync(self, operation: Operation[T]) -> T:

@@ -18,7 +18,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 class Confirmation:
-    """Waits until the states of claims are known. `lease_lost` is set when the worker's lease is lost: then they are lost."""
+    """Waits until the states of claims are known. `lease_lost` is set when the worker has lost its lease, and with it all claims."""
 
     def __init__(self, store: Store, lease_lost: asyncio.Event) -> None:
         self._store, self._lease_lost = store, lease_lost

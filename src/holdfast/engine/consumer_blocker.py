@@ -78,7 +78,7 @@ class ConsumerBlocker:
         return replace(outcome, held=probe is None and began, verdict=replace(outcome.verdict, after=pause))
 
     def started(self, claims: Iterable[Claimed]) -> None:
-        """Remembers the trials of blocked consumers."""
+        """Records which claims are trial runs of blocked consumers."""
         self._trials.update(claimed.id for claimed in claims)
 
     @property

@@ -101,12 +101,12 @@ class DeliveryExecutor:
         """Runs the deliveries of batch handlers."""
 
     async def start(self, lease: Lease) -> None:
-        """Prepares to run under this lease; `ConfigurationError` if the rows of a handler cannot be removed as it says."""
+        """Prepares to run under this lease; raises `ConfigurationError` if `keep='0'` of a handler cannot be kept."""
         self._settler.lease_held_since = lease.held_since
         if self._removing and not await self._store.run(may_remove_messages()):
             raise ConfigurationError(
-                f"handlers with keep='0' remove their messages ({', '.join(sorted(self._removing))}), and this database role may "
-                "not: `grant delete on holdfast.message` to it, or give keep= a time"
+                f"handlers with keep='0' remove their messages ({', '.join(sorted(self._removing))}), but this database role has "
+                "no right to: `grant delete on holdfast.message` to it, or give keep= a duration"
             )
 
     def accepted(self, claims: Sequence[Claimed]) -> None:

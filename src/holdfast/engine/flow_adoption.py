@@ -44,7 +44,7 @@ class _Sweep:
 
 
 class FlowAdoption:
-    """Sweeps the lanes of one worker session."""
+    """Gives the deliveries without a key in the lanes of one worker session their key, in sweeps."""
 
     def __init__(self, store: Store, handlers: Mapping[str, Handler], *, suspects: bool) -> None:
         self._store, self._handlers, self._suspects = store, handlers, suspects

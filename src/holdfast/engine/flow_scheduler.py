@@ -94,7 +94,7 @@ class FlowScheduler:
     """The claim decisions for the lanes with flow control of one pool."""
 
     def __init__(self, *, walks: bool = True) -> None:
-        """With `walks=False` it only looks at the oldest deliveries: a walk does not find suspect ones."""
+        """With `walks=False` it claims only from the oldest deliveries: a walk over the keys does not find suspect deliveries."""
         self._walks = walks
         self.lanes: list[Lane] = []
         self._states: dict[tuple[str, str, int, int], LaneState] = {}
@@ -121,7 +121,7 @@ class FlowScheduler:
     def to_check(self, now: float) -> list[Lane]:
         """The idle lanes, which one query checks for due deliveries; empty if a claim costs no more than the check.
 
-        A check is of whole lanes unless the last one was expensive: then it starts below their floors.
+        A check reads whole lanes, unless the last one was expensive: then it starts shortly before the floor of each lane.
         """
         idle = [lane for lane in self.lanes if self.state(lane).idle]
         if len(idle) < _FEWEST_CHECKED:
@@ -132,7 +132,7 @@ class FlowScheduler:
         return [lane if floor is None else lane._replace(floor_at=floor[0] - SHALLOW) for lane, floor in floors]
 
     def checked(self, started: float, ended: float) -> None:
-        """Learns the cost of a check: many dead rows make it expensive."""
+        """Records the cost of a check: many dead rows make it expensive."""
         cost = ended - started
         self._fastest_check = min(self._fastest_check, cost)
         if cost > CHEAP + 2 * self._fastest_check and started >= self._whole_check_due:

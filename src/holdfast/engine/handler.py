@@ -225,7 +225,7 @@ def _accepts_list(annotation: Any, event: EventType | None) -> bool:
 def accepts(annotation: Any, event: EventType | None) -> bool:
     """Whether a payload may be an instance of this annotation, as far as that can be determined.
 
-    The payload has the event's class, or without one is a JSON value.
+    The payload is an instance of the event's class, or a JSON value if the event has no class.
     """
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]

@@ -25,7 +25,7 @@ _FORGET_AFTER = timedelta(days=1)
 
 
 class Pruner:
-    """Removes ended runs, delivered rows and ended plans older than `keep` (or than the `keep` of their consumer), rows of workers long gone, and keys and results that have expired.
+    """Removes ended runs, delivered rows and ended plans older than `keep` (or than the `keep` of their consumer), rows of workers that ended long ago, and keys and results that have expired.
 
     Messages and failures stay.
     """

@@ -32,8 +32,8 @@ class ResultContext(Context):
     def _with_result(self, completion: Operation[None], result: object) -> Operation[None]:
         if result is NO_RESULT:
             raise ConfigurationError(
-                f"{self.consumer} keeps its results, and what it returns after ctx.complete cannot be stored any more; give "
-                "the result to ctx.complete(conn=..., result=...), also if it is None"
+                f"{self.consumer} has result=, and a value that it returns after ctx.complete cannot be stored; pass "
+                "the result to ctx.complete(conn=..., result=...), even if it is None"
             )
         return complete_with_result(completion, self.claim, self._encode(result), self._keep)
 

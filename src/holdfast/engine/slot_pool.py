@@ -1,4 +1,4 @@
-"""Slots: the deliveries of some queues that run at the same time, and those that wait for a slot."""
+"""Slots: they limit how many deliveries of some queues run at the same time; other claimed deliveries wait for a slot."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ log = get_logger("holdfast.worker")
 
 
 class WakeTimer:
-    """Calls a function later, once at a time: a start while it runs only makes the call earlier."""
+    """Calls a function after a delay. A start while a call is pending can only make that call earlier."""
 
     def __init__(self) -> None:
         self._pending: asyncio.TimerHandle | None = None

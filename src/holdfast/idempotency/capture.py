@@ -104,7 +104,7 @@ class ResponseCapture:
         return True
 
     def fail(self, error: Exception) -> Flow[StoredResponse | None]:
-        """The application raised: the response to send, or None if the error is to be raised."""
+        """Returns the response to send after the application raised, or None if the error must be raised again."""
         if not isinstance(error, ReservationLost):
             yield from self._engine.abandon(self._reservation)  # no effect after a stored response
             return None

@@ -324,9 +324,7 @@ def _begin(id: UUID, generation: int | None) -> TaskSteps[StoredPlan]:
     before = yield from transact(stored.plan(id))
     begun = before.state not in (PlanState.READY, PlanState.ABANDONED)
     if begun and generation not in (None, before.generation):
-        raise Refused(
-            "execute", f"plan {id}", "already started", "leave the generation out to continue with the one it has"
-        )
+        raise Refused("execute", f"plan {id}", "already started", "omit the generation to continue with the stored one")
     return before
 
 

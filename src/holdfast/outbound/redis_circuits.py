@@ -85,7 +85,7 @@ class RedisCircuits:
             after, outcome = change(before, now)
             if after is before or (yield self._swap(key, raw, after, now)):
                 return after, outcome, now
-        raise StoreUnavailable("redis", f"circuit {name}: {_TRIES:,} concurrent changes in a row; try again")
+        raise StoreUnavailable("redis", f"circuit {name}: {_TRIES:,} conflicting changes in a row; try again")
 
     def _swap(self, key: str, raw: bytes | None, after: Circuit, now: datetime) -> Callable[[Any], Any]:
         ttl = self._ttl + max((after.open_until or now) - now, timedelta(0))

@@ -83,7 +83,7 @@ class Producer:
         self._confirmed_at = float("-inf")
 
     def new_id(self) -> UUID:
-        """An id in the order of time."""
+        """A new id. Ids sort by their creation time."""
         return _id(self._random.getrandbits(74))
 
     def build(

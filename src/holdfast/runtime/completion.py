@@ -58,7 +58,7 @@ Waits = Generator[Any, Any, T]
 
 
 class Deadline:
-    """The end of a wait of a caller."""
+    """The time at which a caller stops waiting."""
 
     def __init__(self, timeout: Duration | None) -> None:
         self._ends = (

@@ -100,7 +100,7 @@ class RabbitSubscription:
             await self._settle(tags, [self._open.basic_nack(tag, requeue=True, wait=False) for tag in tags])
 
     async def extend(self, records: Sequence[Record]) -> None:
-        """Does nothing: RabbitMQ counts from the delivery, and the subscription has already set `ack_timeout`."""
+        """Does nothing: RabbitMQ measures the time from the delivery, and the subscription has already set `ack_timeout`."""
 
     async def lag(self) -> Lag:
         with self._connection.broker_errors():

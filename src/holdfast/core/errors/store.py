@@ -51,7 +51,7 @@ class EngineStopping(StoreUnavailable):
     def __str__(self) -> str:
         return (
             f"the engine of store {self.store} ({self.holder}) is not running on this machine, but its lock is held: its "
-            "child processes end after at most their --grace; if it runs in another container, stop it first"
+            "child processes end within the time of their --grace; if it runs in another container, stop it first"
         )
 
 

@@ -96,7 +96,7 @@ def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
     for name, value in headers.items():
         path = f"headers{step(name)}"
         if not isinstance(name, str) or not name or not storable(name):
-            raise InvalidPayload(path, "a header's name must be text without NUL or lone surrogates, not empty")
+            raise InvalidPayload(path, "a header's name must be non-empty text without NUL or lone surrogates")
         if not isinstance(value, str):
             raise InvalidPayload(path, f"is a {type_name(type(value))}; make it text with str() first")
         if not storable(value):

@@ -80,7 +80,7 @@ def bounded_text(text: str, hide: Callable[[str], str] | None) -> str:
 
 
 def _without_input(exc: BaseException) -> str | None:
-    """The errors of pydantic without the values: pydantic shortens them, so that redaction would not find secrets."""
+    """Pydantic errors without the input values: pydantic truncates these, so redaction would not find secrets in them."""
     if type(exc).__name__ != "ValidationError" or not callable(errors := getattr(exc, "errors", None)):
         return None
     try:

@@ -150,8 +150,8 @@ class Graph:
         if len(ordered) < len(self.nodes):
             circle = ", ".join(sorted(name for name, count in left.items() if count))
             raise ConfigurationError(
-                f"workflow {self.workflow}: steps {circle} wait for each other, so none of them can start; remove one "
-                "of their after="
+                f"workflow {self.workflow}: steps {circle} wait for each other, so none of them can start; remove a "
+                "step from one of their after= lists"
             )
         return tuple(ordered)
 

@@ -18,7 +18,7 @@ from holdfast.engine.parameters import Parameters
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepSpec:
-    """A step of a workflow: what its function takes. A parameter that is named like a step gets that step's result."""
+    """A step of a workflow and the parameters of its function. A parameter that is named like a step gets that step's result."""
 
     workflow: "WorkflowDeclaration"
     name: str
@@ -42,7 +42,7 @@ class StepSpec:
 
 @dataclass(slots=True, eq=False)
 class WorkflowDeclaration:
-    """A workflow of the code. Steps are added while its module is imported; the graph follows from them."""
+    """A workflow as declared in code. Steps are added while its module is imported; the graph is derived from them."""
 
     name: str
     version: int = 1

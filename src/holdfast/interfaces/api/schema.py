@@ -59,7 +59,7 @@ class Schemas:
         return {"type": "array", "items": self.of(inner[0])}
 
     def _generic(self, origin: Any, inner: tuple[Any, ...]) -> Schema:
-        """A generic page, written inline."""
+        """The schema of a page of items, inline."""
         written = {name: hint for name, hint in get_type_hints(origin).items() if name != "items"}
         items = {"type": "array", "items": self.of(inner[0])}
         return _object({"items": items, **{name: self.of(hint) for name, hint in written.items()}})

@@ -205,7 +205,7 @@ def write_plan(settings: Settings, plan: Plan, file: Path) -> None:
             "write", f"plan {file}", "an existing file", "omit the selection to execute it, or use another file"
         ) from None
     except OSError as error:
-        raise ConfigurationError(f"plan {file} cannot be written: {error.strerror}") from None
+        raise ConfigurationError(f"plan {file} cannot be written: {error.strerror}; use another file") from None
 
 
 def read_plan(settings: Settings, file: Path, action: Action) -> Plan:

@@ -137,7 +137,9 @@ def _open_output(output: Path | None) -> TextIO:
     try:
         return open(output, "w", encoding="utf-8", opener=private)
     except OSError as error:
-        raise ConfigurationError(f"{output} cannot be written: {error.strerror}") from None
+        raise ConfigurationError(
+            f"{output} cannot be written: {error.strerror}; choose another file with --output"
+        ) from None
 
 
 def _generations(group: FailureGroup) -> str:

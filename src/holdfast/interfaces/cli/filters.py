@@ -43,8 +43,10 @@ _FILTERS = (
     click.option("--type", "type", metavar="TYPE", help="Only this type, or a prefix (order.*)."),
     click.option("--error-type", metavar="NAME", help="Only this error class, with or without its module."),
     click.option("--group", metavar="GROUP", help="Only this failure group (see `holdfast dlq groups`)."),
-    click.option("--since", type=TIME, metavar="TIME", help="Ended (else created) since: 2h, 3d, 2026-11-15T09:00Z."),
-    click.option("--until", type=TIME, metavar="TIME", help="Ended (else created) before."),
+    click.option(
+        "--since", type=TIME, metavar="TIME", help="Ended (if not ended: created) since: 2h, 3d, 2026-11-15T09:00Z."
+    ),
+    click.option("--until", type=TIME, metavar="TIME", help="Ended (if not ended: created) before."),
 )
 STATUS = click.option("--status", type=click.Choice(STATES), multiple=True, help="Only this state. Repeatable.")
 

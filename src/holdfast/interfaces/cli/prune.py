@@ -16,8 +16,10 @@ from holdfast.ops.maintenance import Pruned
 @click.option(
     "--older-than", type=DURATION, required=True, metavar="DURATION", help="Minimum age since completion: 30d, 12h."
 )
-@click.option("--discarded", is_flag=True, help="Also discarded and cancelled deliveries.")
-@click.option("--messages", is_flag=True, help="Also messages that are no longer needed. This shrinks the event store.")
+@click.option("--discarded", is_flag=True, help="Also remove discarded and cancelled deliveries.")
+@click.option(
+    "--messages", is_flag=True, help="Also remove messages that are no longer needed. This shrinks the event store."
+)
 @click.option("--dry-run", is_flag=True, help="Count without changing anything.")
 def cli(older_than: timedelta, discarded: bool, messages: bool, dry_run: bool) -> None:
     """Delete old completed deliveries, in small transactions. Dead letters are kept."""

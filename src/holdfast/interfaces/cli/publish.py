@@ -30,7 +30,9 @@ _HEADERS = click.option(
     help="Source of the message. Keys are unique per source.",
 )
 @_HEADERS
-@click.option("--generation", type=click.IntRange(0), default=0, show_default=True, help="Generation of the publisher.")
+@click.option(
+    "--generation", type=click.IntRange(0), default=0, show_default=True, help="Generation (deploy) of the publisher."
+)
 def cli(type: str, payload: str, headers: tuple[str, ...], **options: Any) -> None:
     """Publish an event to its subscribers.
 

@@ -79,7 +79,10 @@ class Settings:
         except HoldfastError as error:
             raise AppFailed(str(error)) from error
         except SystemExit as error:
-            raise AppFailed(f"app {spec!r} cannot be loaded: importing it called sys.exit({error.code})") from error
+            raise AppFailed(
+                f"app {spec!r} cannot be loaded: importing it called sys.exit({error.code}); call it only under "
+                "`if __name__ == '__main__'`"
+            ) from error
 
     def store(self, *, create: bool = False) -> "Store":
         """Opens the store without connecting. A SQLite file must exist unless `create` is set."""

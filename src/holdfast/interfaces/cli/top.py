@@ -40,8 +40,8 @@ class Overview:
 
 @command(name="top")
 @click.option("--every", type=DURATION, default="2s", show_default=True, help="Refresh interval.")
-@click.option("--once", is_flag=True, help="Print it once, and exit. Without a terminal this is the default.")
-@click.option("--json", "as_json", is_flag=True, help="Print it once as JSON.")
+@click.option("--once", is_flag=True, help="Print one snapshot and exit. Without a terminal this is the default.")
+@click.option("--json", "as_json", is_flag=True, help="Print one snapshot as JSON and exit.")
 def cli(every: timedelta, once: bool, as_json: bool) -> ExitCode:
     """Watch queues, consumers, rates and workers on one screen, until interrupted.
 

@@ -21,9 +21,9 @@ class Interrupted(Exception):
 
 
 class ScenarioRunner:
-    """Shop, services, workers, customers and screen. `pace` scales all waits: at 1 the scenario takes about 20 seconds.
+    """Runs the scenario of the demo. `pace` scales all waits: at 1 the scenario takes about 20 seconds.
 
-    `console` is the console's URL if the user has time to use it.
+    `console` is the URL of the web console, None if the demo has a fixed duration.
     """
 
     def __init__(

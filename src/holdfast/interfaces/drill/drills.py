@@ -63,7 +63,7 @@ async def stopped_service(store: ScratchStore) -> list[PromiseCheck]:
 
 
 async def duplicate_events(store: ScratchStore) -> list[PromiseCheck]:
-    """An event is published three times, and with --redis emitted twice on a stream: one message, an unchanged projection."""
+    """An event is published three times, and with --redis emitted twice on a stream: it is stored once, and the projection is unchanged."""
     app = store.app()
     _totals(app, store)
     async with running_worker(app):

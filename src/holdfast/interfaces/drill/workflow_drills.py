@@ -13,7 +13,7 @@ _SHORT = RetryPolicy.fixed(0.05, attempts=_BUDGET)
 
 
 async def broken_step(store: ScratchStore) -> list[PromiseCheck]:
-    """A step of a workflow fails: its run is blocked and says so, and after a retry it continues without repeated steps."""
+    """A workflow step fails: its run is reported as blocked; after a retry it continues and repeats no completed step."""
     with closing(Provider()) as provider:
         app, ran = store.app(), list[str]()
         mission = _mission(app, provider, ran)

@@ -57,9 +57,7 @@ def activity(
     """
     wanted = wanted or Filter()
     if wanted.statuses or wanted.dead or wanted.discarded is not None or wanted.ids is not None:
-        raise ConfigurationError(
-            "activity follows deliveries through their states; filter the states of what it returns"
-        )
+        raise ConfigurationError("activity cannot be filtered by state or id; filter the deliveries that it returns")
     now = yield from transact(query.clock())
     if cursor is None:
         begin = since or now

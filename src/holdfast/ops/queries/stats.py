@@ -1,4 +1,4 @@
-"""Stats: what waits, runs and has failed, and conditions on it that a script can check."""
+"""Counts of pending, running and failed deliveries, and conditions on them that a script can check."""
 
 import operator
 import re

@@ -20,7 +20,7 @@ from holdfast.stores.queries.query import paused_queues
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """A queue of a consumer, a delivery or a pause. `workers` counts the live workers that serve it."""
+    """A queue that has a consumer, a delivery or a pause. `workers` counts the live workers that serve it."""
 
     name: str
     consumers: tuple[str, ...]

@@ -153,7 +153,7 @@ def _generation(one: ActionTarget) -> int:
 def _together(rows: Sequence[Row]) -> Sequence[Row]:
     """The rows of one batch: those that were not in flight, or a single one that was.
 
-    The handler of one in flight may lock its row, and the others must not wait for it.
+    The handler of a delivery in flight may lock its row, and the other deliveries must not wait for that lock.
     """
     for at, row in enumerate(rows):
         if row[2] == Status.IN_FLIGHT:

@@ -11,7 +11,7 @@ from holdfast.stores.dialect import Answer, LockedCall, Parameters, Stream, Styl
 
 
 class _Given:
-    """What the caller passed, and the connection of it."""
+    """The object that the caller passed, and its connection."""
 
     def __init__(self, given: Any) -> None:
         self._given = given

@@ -14,7 +14,7 @@ BEGIN = "begin immediate"
 
 
 def must_begin(conn: Any) -> bool:
-    """Whether the driver would begin a transaction at the next write; `NoTransaction` in autocommit mode.
+    """Whether the driver would begin a transaction at the next write. Raises `NoTransaction` in autocommit mode.
 
     `conn` is a `sqlite3` or an `aiosqlite` connection.
     """

@@ -62,7 +62,7 @@ class AesGcm:
         try:
             found: bytes = self._keys[key].decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], place)
         except self._invalid_tag:
-            raise ValueError("the data was not encrypted with this key for this place") from None
+            raise ValueError("the data was not encrypted with this key for this row") from None
         return found
 
     def __repr__(self) -> str:

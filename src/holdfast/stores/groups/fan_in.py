@@ -39,8 +39,8 @@ class StageOpened(NamedTuple):
 def open_stage(claim: Claim) -> Steps[StageWaiting | StageBlocked | StageOpened | None]:
     """Decides about a claimed job of a later stage; None if the delivery is no such job.
 
-    Once it may run, that is stored under the fence: a later attempt does not wait for a job that was replayed since. A
-    replay of the job itself means that an operator wants it to run in spite of failures.
+    The decision to run it is stored under the fence, so a later attempt does not wait for a job that was replayed after
+    the decision. A replay of the job itself means that an operator wants it to run in spite of failures.
     """
     rows = yield Query("stage_of", {"delivery_id": claim.delivery_id})
     if not rows:

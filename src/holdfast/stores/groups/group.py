@@ -23,7 +23,7 @@ _PRUNED = 100
 
 
 class NewMember(NamedTuple):
-    """A job of a new group, with its place."""
+    """A job of a new group, with its position."""
 
     message: NewMessage
     stage: int

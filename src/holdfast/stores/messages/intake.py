@@ -50,7 +50,7 @@ class IntakeReport:
 def take_in(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Published]]:
     """Stores each addressed message unless its key exists, and creates the deliveries of its consumers.
 
-    A record that another consumer of the same stream has stored is not stored again. `KeyConflict` as in `publish`.
+    A record that another consumer of the same stream has stored is not stored again. Raises `KeyConflict` as `publish` does.
     """
     stored = yield from publish(messages, fanout).start()
     yield from _add_deliveries(messages, stored)

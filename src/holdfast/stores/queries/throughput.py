@@ -34,7 +34,7 @@ class ThroughputCount:
 
 @operation(reads=True)
 def accepted_samples(edges: Sequence[UUID], messages: int) -> Steps[list[ThroughputSample]]:
-    """A sample for each slot between two ids: the deliveries of its first `messages` messages."""
+    """A sample for each time slot, bounded by two ids of `edges`: the deliveries of its first `messages` messages."""
     rows = yield Query("accepted_samples", _slots(edges), limit=messages)
     found = []
     for _, first, figures, whole, last in rows:

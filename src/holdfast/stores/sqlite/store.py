@@ -85,7 +85,7 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, self.run_sync, operation)
 
     def within(self, patience: timedelta) -> "SqliteStore":
-        """The store itself: a file has no response time."""
+        """Returns the store itself: a file has no response to wait for."""
         return self
 
     def run_sync(self, operation: Operation[T]) -> T:

@@ -87,6 +87,6 @@ def _check_compatible(graph: Graph, older: Graph) -> None:
     if gone := sorted(older.nodes.keys() - graph.nodes.keys()):
         raise ConfigurationError(
             f"workflow {graph.workflow} version {graph.version} says compatible_with={older.version}, but that version has "
-            f"the steps {', '.join(gone)}, which the code lacks; keep them, or leave "
-            f"{older.version} out"
+            f"the steps {', '.join(gone)}, which the code lacks; keep these steps, or "
+            f"remove {older.version} from compatible_with"
         )

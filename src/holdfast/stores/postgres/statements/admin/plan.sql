@@ -35,7 +35,7 @@ where not exists (select 1 from {hf}delivery d where d.id = r.id)
   and not exists (select 1 from {hf}plan_item i where i.plan_id = :plan::uuid and i.delivery_id = r.id)
 
 -- name: count_plan_items
--- Counts the deliveries of a plan by everything that its preview shows.
+-- Counts the deliveries of a plan by each attribute that its preview shows.
 select i.consumer, d.queue, i.type, i.generation, i.to_generation, d.fingerprint, i.outcome, count(*)
 from {hf}plan_item i left join {hf}delivery d on d.id = i.delivery_id
 where i.plan_id = :plan::uuid

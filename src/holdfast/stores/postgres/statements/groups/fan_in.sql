@@ -17,7 +17,7 @@ join {hf}delivery d on d.id = w.delivery_id
 where w.delivery_id = :delivery_id::uuid and w.stage > 0
 
 -- name: decide_stage
--- Releases a job of a later stage while its claim is held.
+-- Stores that a job of a later stage may run, while its claim is held.
 update {hf}job_group_member w set decided_at = now()
 from {hf}delivery d
 where w.group_id = :group_id::uuid and w.stage = :stage::integer and w.position = :position::integer

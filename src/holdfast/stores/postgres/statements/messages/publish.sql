@@ -132,7 +132,7 @@ from unnest(:source::text[], :key::text[], :key_scope::text[]) k (source, key, k
 join {hf}message m on m.key_scope = k.key_scope and m.key = k.key
 
 -- name: withdraw_deliveries
--- Removes deliveries that this transaction wrote from outdated subscriptions.
+-- Removes deliveries that this transaction created for outdated subscriptions.
 delete from {hf}delivery where id = any (:ids::uuid[])
 
 -- name: insert_deliveries

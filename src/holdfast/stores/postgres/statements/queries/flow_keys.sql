@@ -28,7 +28,7 @@ own as (
 select o.queue, o.generation, o.priority from own o limit {limit}
 
 -- name: lane_keys
--- The keys of each of these lanes from a bound on, by a loose index scan.
+-- The keys of each of these lanes that sort at or after a bound, by a loose index scan.
 select distinct w.flow_key
 from unnest(:queue::text[], :generation::bigint[], :priority::smallint[]) l (queue, generation, priority)
 cross join lateral (
@@ -47,7 +47,7 @@ cross join lateral (
   select walk.flow_key from walk) w
 
 -- name: walk_keys
--- The keys of a consumer's ordered, running or dead deliveries from a bound on, by a loose index scan.
+-- The keys of a consumer's ordered, running or dead deliveries that sort at or after a bound, by a loose index scan.
 with recursive walk as (
   (select d.flow_key, 1 as n from {hf}delivery d
    where {keyed} and d.consumer = :consumer::text and d.flow_key >= :low::text
@@ -61,13 +61,13 @@ with recursive walk as (
 select walk.flow_key from walk
 
 -- name: paused_keys
--- The paused keys of a consumer from a bound on.
+-- The paused keys of a consumer that sort at or after a bound.
 select p.flow_key from {hf}flow_pause p
 where p.consumer = :consumer::text and p.flow_key >= :low::text
 order by p.consumer, p.flow_key limit {limit}
 
 -- name: rated_keys
--- The keys of a consumer with stored claims of a rate from a bound on, by a loose index scan.
+-- The keys of a consumer with stored claims of a rate that sort at or after a bound, by a loose index scan.
 with recursive walk as (
   (select s.flow_key, 1 as n from {hf}flow_start s
    where s.consumer = :consumer::text and s.flow_key >= :low::text order by s.consumer, s.flow_key limit 1)

@@ -144,11 +144,11 @@ order by t.run_id limit {limit}
 select t.name, t.occurrence, t.next from {hf}workflow_step t where t.run_id = :run_id::uuid and t.unadvanced
 
 -- name: forget_unadvanced_of_run
--- Clears the marks of a run whose progress is computed again from the steps that are done.
+-- Clears `unadvanced` of the steps of a run whose progress is computed again from the steps that are done.
 update {hf}workflow_step set unadvanced = null where run_id = :run_id::uuid and unadvanced
 
 -- name: forget_unadvanced
--- Clears the mark of completed steps whose run has ended.
+-- Clears `unadvanced` of completed steps whose run has ended.
 update {hf}workflow_step t set unadvanced = null
 from {hf}workflow_run r
 where t.unadvanced and t.done_at < now() - :older_than::interval and r.id = t.run_id

@@ -57,7 +57,7 @@ select exists (select 1 from own), coalesce(o.outcome, w.outcome), coalesce(o.re
 from (select 1) one left join o on true left join w on true
 
 -- name: reopen_wait
--- Forgets the outcome of a wait, while the claim of its step is held: a signal that does not fit must not answer a retry.
+-- Removes the outcome of a wait while its step is claimed: after a retry the step must not get the same invalid signal.
 with own as materialized (
   select d.id from {hf}delivery d
   where d.id = :delivery_id::uuid and d.fence = :fence::bigint and d.locked_by = :worker::text for share)

@@ -15,7 +15,7 @@ join {hf}delivery d on d.id = w.delivery_id
 where w.delivery_id = :delivery_id and w.stage > 0
 
 -- name: decide_stage
--- Releases a job of a later stage while its claim is held.
+-- Stores that a job of a later stage may run, while its claim is held.
 update {hf}job_group_member set decided_at = {now}
 where group_id = :group_id and stage = :stage and position = :position
   and exists (select 1 from {hf}delivery d

@@ -111,7 +111,7 @@ select :source, :key, :key_scope, 1, m.id, m.type, m.payload
 from {hf}message m where m.key_scope = :key_scope and m.key = :key
 
 -- name: withdraw_deliveries
--- Removes deliveries that this transaction wrote from outdated subscriptions.
+-- Removes deliveries that this transaction created for outdated subscriptions.
 delete from {hf}delivery where id in (select value from json_each(:ids))
 
 -- name: insert_deliveries

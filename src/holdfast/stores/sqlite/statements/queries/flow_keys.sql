@@ -32,7 +32,7 @@ own(row) as (
 select l.queue, l.generation, l.priority from own join {hf}delivery l on l.rowid = own.row limit :limit
 
 -- name: lane_keys
--- The keys of each of these lanes from a bound on, by a loose index scan.
+-- The keys of each of these lanes that sort at or after a bound, by a loose index scan.
 -- each: lanes
 with recursive walk(flow_key, n) as (
   select (select min(d.flow_key) from {hf}delivery d
@@ -46,7 +46,7 @@ with recursive walk(flow_key, n) as (
 select walk.flow_key from walk where walk.flow_key is not null
 
 -- name: walk_keys
--- The keys of a consumer's ordered, running or dead deliveries from a bound on, by a loose index scan.
+-- The keys of a consumer's ordered, running or dead deliveries that sort at or after a bound, by a loose index scan.
 with recursive walk(flow_key, n) as (
   select (select min(d.flow_key) from {hf}delivery d
           where {keyed} and d.consumer = :consumer and d.flow_key >= :low), 1
@@ -57,13 +57,13 @@ with recursive walk(flow_key, n) as (
 select walk.flow_key from walk where walk.flow_key is not null
 
 -- name: paused_keys
--- The paused keys of a consumer from a bound on.
+-- The paused keys of a consumer that sort at or after a bound.
 select p.flow_key from {hf}flow_pause p
 where p.consumer = :consumer and p.flow_key >= :low
 order by p.flow_key limit :limit
 
 -- name: rated_keys
--- The keys of a consumer with stored claims of a rate from a bound on, by a loose index scan.
+-- The keys of a consumer with stored claims of a rate that sort at or after a bound, by a loose index scan.
 with recursive walk(flow_key, n) as (
   select (select min(s.flow_key) from {hf}flow_start s where s.consumer = :consumer and s.flow_key >= :low), 1
   union all

@@ -150,11 +150,11 @@ order by t.run_id limit :limit
 select t.name, t.occurrence, t.next from {hf}workflow_step t where t.run_id = :run_id and t.unadvanced
 
 -- name: forget_unadvanced_of_run
--- Clears the marks of a run whose progress is computed again from the steps that are done.
+-- Clears `unadvanced` of the steps of a run whose progress is computed again from the steps that are done.
 update {hf}workflow_step set unadvanced = null where run_id = :run_id and unadvanced
 
 -- name: forget_unadvanced
--- Clears the mark of completed steps whose run has ended.
+-- Clears `unadvanced` of completed steps whose run has ended.
 update {hf}workflow_step set unadvanced = null
 where unadvanced and done_at < {now} - :older_than
   and run_id in (select r.id from {hf}workflow_run r where r.status not in ('running', 'compensating'))

@@ -1,5 +1,5 @@
 -- name: fork_origin
--- What a fork needs of the run that it begins with.
+-- The workflow, status and arguments of the run that is forked.
 select r.name, r.version, r.status, m.payload from {hf}workflow_run r join {hf}message m on m.id = r.id
 where r.id = :run_id
 

@@ -54,7 +54,7 @@ from (select 1) one
 left join {hf}workflow_step t on t.run_id = :run_id and t.name = :step and t.occurrence = :occurrence
 
 -- name: reopen_wait
--- Forgets the outcome of a wait, while the claim of its step is held: a signal that does not fit must not answer a retry.
+-- Removes the outcome of a wait while its step is claimed: after a retry the step must not get the same invalid signal.
 update {hf}workflow_step set outcome = null, result = null, done_at = null
 where run_id = :run_id and name = :step and occurrence = :occurrence and exists (
   select 1 from {hf}delivery d where d.id = :delivery_id and d.fence = :fence and d.locked_by = :worker)
