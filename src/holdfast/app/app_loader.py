@@ -68,7 +68,7 @@ def _load_module(name: str) -> ModuleType:
 
 
 def _set_up_django() -> None:
-    """Sets Django up where its settings are named: an app may import models, which need it."""
+    """Sets up Django if its settings module is configured: an app may import models, which need it."""
     if os.environ.get("DJANGO_SETTINGS_MODULE") and importlib.util.find_spec("django") is not None:
         import django
         from django.apps import apps

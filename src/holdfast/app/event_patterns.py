@@ -7,7 +7,7 @@ from holdfast.core.events.pattern import check_pattern
 
 
 def event_patterns(decorator: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], EventType | None]:
-    """The patterns that a decorator subscribes to, and the event class if it got one; refuses what is neither."""
+    """The patterns that a decorator subscribes to, and the event class if it got one; refuses any other value."""
     if not events:
         raise ConfigurationError(f"{decorator}() names no event; give an event class, a name or a pattern")
     patterns = []

@@ -35,7 +35,7 @@ class JobCall:
     kwargs: dict[str, Any]
 
     def then(self, job: "Job[Any, Any]", /, *args: Any, **kwargs: Any) -> "Group":
-        """A chain: `job` runs after this call and gets its result as the first argument, before these."""
+        """A chain: `job` runs after this call and gets its result as the first argument, before `args`."""
         return Group([self], chain=True).then(job, *args, **kwargs)
 
 
@@ -271,8 +271,8 @@ def _check_following(call: JobCall, before: Sequence[JobCall], *, chain: bool) -
     flow = handler.flow
     if flow is not None and (flow.is_sequenced or flow.debounce is not None):
         raise ConfigurationError(
-            f"job {handler.name} has order_by= or debounce=, which decides when it runs, so it cannot wait for other jobs; let it "
-            "enqueue that job"
+            f"job {handler.name} has order_by= or debounce=, which decides when it runs, so it cannot wait for other jobs; "
+            "put a plain job after the others, which enqueues it"
         )
     parameters = handler.parameters
     if parameters.first is None:

@@ -49,7 +49,7 @@ class Projectors:
         return [await rebuild_projector(runtime, handler, request) for handler in handlers]
 
     def handler(self, name: str) -> Handler:
-        """The projector of this name; `Refused` if it was declared without `reset`."""
+        """The projector of this name; raises `Refused` if it was declared without `reset`."""
         known = {one.name: one for one in self._runtime().handlers.values() if one.kind is Kind.PROJECTOR}
         if name not in known:
             raise NotFound("projector", name, f"this app has {', '.join(sorted(known)) or 'none'}")

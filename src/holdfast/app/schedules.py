@@ -83,7 +83,7 @@ class Schedules:
         return [schedule_state(one) for one in await self._run(page, conn, "hf.schedules.list")]
 
     async def pause(self, name: str, *, conn: Any = None, actor: str | None = None, reason: str | None = None) -> None:
-        """Pauses a schedule until it is resumed; `NotFound` if there is none of this name."""
+        """Pauses a schedule until it is resumed; raises `NotFound` if there is none of this name."""
         await self._run(stored.pause_schedule(name, actor or self._actor, reason), conn, "hf.schedules.pause")
 
     async def resume(self, name: str, *, conn: Any = None, actor: str | None = None, reason: str | None = None) -> bool:
@@ -92,7 +92,7 @@ class Schedules:
         return await self._run(change, conn, "hf.schedules.resume")
 
     async def remove(self, name: str, *, conn: Any = None, actor: str | None = None, reason: str | None = None) -> None:
-        """Removes a schedule; jobs that it enqueued stay. `Refused` for one that a running worker declares."""
+        """Removes a schedule; jobs that it enqueued stay. Raises `Refused` for one that a running worker declares."""
         await self._run(stored.remove_schedule(name, actor or self._actor, reason), conn, "hf.schedules.remove")
 
     async def _run(self, operation: Operation[T], conn: Any, call: str) -> T:

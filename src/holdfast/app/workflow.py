@@ -214,7 +214,7 @@ class Workflow:
         return run._replace(parent=parent)
 
     def run(self, id: UUID | str) -> WorkflowRun:
-        """The handle of an existing run; `NotFound` for a text that is not an id."""
+        """The handle of an existing run; raises `NotFound` for a text that is not an id."""
         try:
             known = UUID(str(id))
         except ValueError:

@@ -84,7 +84,7 @@ class WorkflowRun:
         return self._fork(published)
 
     async def status(self) -> RunStatus:
-        """The status of the run; `NotFound` if it does not exist."""
+        """The status of the run; raises `NotFound` if it does not exist."""
         return (await self._runtime().store.run(run_outcome(self.id))).status
 
     async def result(self, *, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109

@@ -101,7 +101,7 @@ def encode(message: Message, *, key: str | None = None, mode: Mode = Mode.STRUCT
 
 
 def decode(record: Record) -> ReceivedEvent | None:
-    """Decodes a record; None if it is not a CloudEvent. `ValueError` if it claims to be one and is invalid."""
+    """Decodes a record; None if it is not a CloudEvent. Raises `ValueError` if it claims to be one and is invalid."""
     headers = {name.lower(): value for name, value in record.headers.items()}
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type.startswith("application/cloudevents-batch"):

@@ -30,7 +30,7 @@ class EventRule:
     trusts_headers: bool
 
     def key_of(self, record: Record, body: object, headers: Mapping[str, str]) -> str | None:
-        """The key of a record; None if it has no rule. `ValueError` for a record without a key."""
+        """The key of a record; None if it has no rule. Raises `ValueError` for a record without a key."""
         if self.key is None:
             return None
         value: Any = body
@@ -51,7 +51,9 @@ class EventRule:
         try:
             return function(body)
         except Exception as error:
-            raise ValueError(f"the key function {function!r} raised {error!r}") from error
+            raise ValueError(
+                f"the key function {function!r} raised {error!r}; correct the function and replay the record"
+            ) from error
 
     def kept_headers(self, headers: Mapping[str, str], *, is_plain: bool) -> dict[str, str]:
         """The headers that an event keeps. A plain record without a version has the version of the event class."""

@@ -40,7 +40,7 @@ class RecordHandler(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the consumer is paused, so that waiting does not lead to more records."""
+        """Whether the consumer is paused; then no more records are fetched."""
         ...
 
     async def ready(self) -> bool:

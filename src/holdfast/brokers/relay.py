@@ -73,7 +73,7 @@ class Relay:
         return encode(message, key=key, mode=self.mode)
 
     async def send_again(self, store: Store, message_id: UUID) -> None:
-        """Sends one event that was rejected before; `TerminalError` if the broker rejects it again."""
+        """Sends one event that was rejected before; raises `TerminalError` if the broker rejects it again."""
         found = (await store.run(messages_with([message_id]))).get(message_id)
         if found is None:
             raise TerminalError(f"event {message_id} is no longer in the store; it was pruned")

@@ -42,7 +42,7 @@ class EncryptedValue(NamedTuple):
 
 
 def check_cipher(cipher: object) -> None:
-    """Raises `ConfigurationError` for an optional cipher without the methods of one."""
+    """Raises `ConfigurationError` if `cipher` is not None and lacks `encrypt` or `decrypt`."""
     if cipher is None or (
         not isinstance(cipher, type)
         and callable(getattr(cipher, "encrypt", None))
@@ -52,7 +52,7 @@ def check_cipher(cipher: object) -> None:
     # Not its repr: it may be a key.
     what = f"the class {cipher.__name__}" if isinstance(cipher, type) else f"a {type(cipher).__name__}"
     raise ConfigurationError(
-        f"cipher is {what}; give AesGcm(keys={{...}}) of holdfast.cipher, or an object of your own"
+        f"cipher is {what}; give AesGcm(keys={{...}}) of holdfast.cipher, or an object with the methods encrypt and decrypt"
     )
 
 

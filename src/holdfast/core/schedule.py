@@ -41,7 +41,7 @@ class Missed(StrEnum):
 
 
 def schedule_text(cron: str | None, every: Duration | None, at: datetime | None, tz: str) -> str:
-    """The stored text of a schedule; `ConfigurationError` unless exactly one of the three is given and can be read."""
+    """The stored text of a schedule; raises `ConfigurationError` unless exactly one of the three is given and can be read."""
     if sum(value is not None for value in (cron, every, at)) != 1:
         raise ConfigurationError("a schedule needs exactly one of cron=, every= and at=, such as cron='0 7 * * *'")
     if cron is not None:

@@ -1,4 +1,4 @@
-"""Cancelled runs: how a worker learns of them, and how it stops their handlers."""
+"""Cancelled runs: how a worker is notified of them, and how it stops their handlers."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

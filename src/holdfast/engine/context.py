@@ -110,7 +110,7 @@ class Context:
 
     @property
     def message_id(self) -> UUID:
-        """The same in every retry and replay: use it as an id towards other systems."""
+        """The same in every retry and replay: use it as an idempotency key for other systems."""
         return self.invocation.message_id
 
     @property
@@ -157,7 +157,7 @@ class Context:
     def cancelled(self) -> bool:
         """Whether this run was cancelled, by an operator or `handle.cancel()`: nothing that it returns is stored any more.
 
-        The worker learns of it when it renews its lease, a quarter of the lease later at most. An async handler then gets a
+        The worker reads it when it renews its lease, a quarter of the lease later at most. An async handler then gets a
         `CancelledError`. A plain function runs in a thread, which cannot be stopped: check this flag where it can end early.
         """
         return is_cancelled((self.delivery_id, self.fence))

@@ -101,7 +101,7 @@ class DeliveryExecutor:
         """Runs the deliveries of batch handlers."""
 
     async def start(self, lease: Lease) -> None:
-        """Prepares to run under this lease; raises `ConfigurationError` if `keep='0'` of a handler cannot be kept."""
+        """Prepares to run under this lease; raises `ConfigurationError` if the role may not remove rows for `keep='0'`."""
         self._settler.lease_held_since = lease.held_since
         if self._removing and not await self._store.run(may_remove_messages()):
             raise ConfigurationError(

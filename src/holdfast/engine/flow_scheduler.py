@@ -63,7 +63,7 @@ def _smallest(flow: LaneFlow) -> int:
 
 @dataclass(slots=True)
 class LaneState:
-    """What a worker remembers of one lane."""
+    """The state of one lane in a worker."""
 
     cursor: str = ""
     keys: int = 0
@@ -150,7 +150,7 @@ class FlowScheduler:
         state.floors, state.floors_due = floors, ended + max(_FLOORS_EVERY, 20 * (ended - started))
 
     def forget_floors(self) -> None:
-        """Forgets every floor: after a reconnect the server may be another one, with lower tickets."""
+        """Clears every floor: after a reconnect the server may be another one, with lower tickets."""
         self._states.clear()
 
     def first_scan(self, lane: Lane, room: int, now: float) -> tuple[Lane, FlowScan]:

@@ -99,7 +99,7 @@ class GroupStages:
         return announcing(ack, partial(self.ended, claimed))
 
     def ended(self, claimed: Claimed) -> None:
-        """A job of a group has ended; its group is checked with others that ended at the same time."""
+        """Records that a job of a group has ended. Its group is checked together with others of the same moment."""
         place = read_group_header(claimed.correlation.get(GROUP_HEADER))
         if place is None:
             return

@@ -65,7 +65,7 @@ class _Calls:
 
 
 class Meter:
-    """Counts what a worker does. Counts never decrease while the process lives; only durable outcomes are counted."""
+    """Counts what a worker does. Counts never decrease while the process runs; only durable outcomes are counted."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str], _Series] = {}

@@ -24,9 +24,9 @@ class OrphanedClaims:
         self._unknown: dict[UUID, int] = {}
 
     async def scan(self) -> None:
-        """Releases what was unknown in the last scan and still is.
+        """Releases the claims that were unknown to the worker in the last scan and still are.
 
-        A claim in progress is in the store before the worker knows it.
+        One scan is not enough: a claim in progress is in the store before the worker knows it.
         """
         unknown = await self._held_unknown()
         orphaned = {id: fence for id, fence in unknown.items() if self._unknown.get(id) == fence}

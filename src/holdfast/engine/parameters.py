@@ -42,7 +42,7 @@ class Parameters:
         self.typed = any(known is not Any for known in self._types.values())
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by name, defaults included; `TypeError` for a call that Python would refuse."""
+        """The arguments of a call by name, defaults included; raises `TypeError` for a call that Python would refuse."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -69,7 +69,7 @@ class Parameters:
         return name in PLACEMENT_OPTIONS and name not in self.names
 
     def read(self, text: str) -> dict[str, Any]:
-        """The stored arguments of a call as the function takes them; `InvalidPayload` for those that do not fit."""
+        """The stored arguments of a call as the function takes them; raises `InvalidPayload` for those that do not fit."""
         given = payload.decode(text)
         if not isinstance(given, dict):
             raise InvalidPayload("$", f"{self._job} takes an object of named arguments")
@@ -81,7 +81,7 @@ class Parameters:
         return {name: self._read(name, value) for name, value in given.items()}
 
     def take(self, given: Mapping[str, object]) -> dict[str, Any]:
-        """The arguments that the function takes out of `given`, validated; others are ignored. `InvalidPayload` if one is missing."""
+        """The arguments that the function takes out of `given`, validated; others are ignored. Raises `InvalidPayload` if one is missing."""
         if missing := self.required - given.keys():
             raise InvalidPayload(f"$.{min(missing)}", f"{self._job} needs this parameter")
         return {name: self._read(name, given[name]) for name in self._types if name in given}

@@ -19,7 +19,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 
 
 class LoadedBatch(NamedTuple):
-    """The items of a batch with their payloads, those that exceed the memory, and those whose payload cannot be read."""
+    """The items of a batch with their payloads, those that exceed the memory limit, and those whose payload cannot be read."""
 
     loaded: list[Claimed]
     left: list[Claimed]

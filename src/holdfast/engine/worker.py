@@ -72,7 +72,7 @@ class Worker:
         self._deps.woken()
 
     async def run(self) -> None:
-        """Works until stopped, or until idle if the options say so. It waits through outages of the store."""
+        """Works until stopped, or until idle if the options say so. While the store is unavailable, it waits."""
         self._loop = asyncio.get_running_loop()
         listening = asyncio.create_task(self._listen(), name="holdfast-changes")
         try:

@@ -47,7 +47,7 @@ class ResponseCapture:
         """The response to send instead of the application's, after `settle` returned true."""
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        """A response begins; one that began before and is not sent is dropped."""
+        """Begins a response, and drops one that began earlier and was not sent."""
         if not self.is_sent:
             self._status, self._headers = status, tuple(headers)
             self._chunks, self._size, self.is_whole = [], 0, False

@@ -1,6 +1,6 @@
 """Runs each keyed request once, and replays its stored response to duplicates.
 
-The engine knows no protocol. The adapters for ASGI, WSGI, Flask and Django call `admit`, run the application if it returns
+The engine does not depend on ASGI, WSGI or a framework. The adapters for ASGI, WSGI, Flask and Django call `admit`, run the application if it returns
 None, and pass the response to `settle`. These methods are flows: generators that yield steps for the record store.
 """
 

@@ -58,10 +58,11 @@ def prune(
     messages: bool = False,
     progress: Callable[[Pruned], None] | None = None,
 ) -> TaskSteps[Pruned]:
-    """Removes delivered rows older than that, in small transactions; never dead letters. Audited.
+    """Removes delivered rows that are older than `older_than`, in small transactions; never dead letters. Audited.
 
-    Delivered rows of a consumer with `keep=` are removed after that time instead. `discarded` also removes discarded rows, `messages` also messages that no delivery and no subscription needs. Expired
-    idempotency keys and results are removed. It can be stopped at any time and started again.
+    Delivered rows of a consumer with `keep=` are removed after the time of `keep=` instead. `discarded` also removes
+    discarded rows, `messages` also messages that no delivery and no subscription needs. Expired idempotency keys and results
+    are removed. It can be stopped at any time and started again.
     """
     now, shortest = (yield from transact(clock())), (yield from transact(shortest_keep()))
     top = first_id(now, -older_than)

@@ -38,7 +38,7 @@ Progress = Callable[[StoredPlan], None] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one execution of a plan did. Earlier executions acted on `earlier` deliveries.
+    """The result of one execution of a plan. Earlier executions acted on `earlier` deliveries.
 
     `left` counts the deliveries that were not reached because another user paused or abandoned the plan.
     """
@@ -106,7 +106,7 @@ def plan_replay(
 ) -> TaskSteps[Plan]:
     """Creates a plan that replays these dead letters, oldest first. No delivery changes until it is executed.
 
-    It holds all that match unless `limit` is lower; `preview.remaining` counts the others. `NotFound` for a failure
+    It holds all that match unless `limit` is lower; `preview.remaining` counts the others. Raises `NotFound` for a failure
     group without dead letters.
 
     A filter without a status selects dead letters; ids and messages select deliveries in any state. `rerun` also runs

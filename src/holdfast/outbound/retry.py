@@ -69,7 +69,7 @@ class SyncDecorator(Protocol):
 class RetryRunner:
     """The options of one call, and its async and blocking loops.
 
-    With `own`, the function applies its timeout and logs its success.
+    With `own`, the called function applies the timeout and logs the success, and the runner does not.
     """
 
     __slots__ = (

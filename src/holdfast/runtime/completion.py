@@ -33,7 +33,7 @@ _LINGER = 5.0
 
 
 class Subject(StrEnum):
-    """What a caller waits for."""
+    """The kind of item that a caller waits for."""
 
     DELIVERY = "delivery"
     RUN = "run"
@@ -223,7 +223,7 @@ class CompletionWatcher:
 
 
 async def _quiet(woken: asyncio.Event, seconds: float) -> bool:
-    """Whether nothing woke the watcher for so long."""
+    """Whether nothing woke the watcher for `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await woken.wait()

@@ -127,7 +127,7 @@ class DirectConsumer:
         self._backpressure.count(1)
 
     async def _set_aside(self, record: Record, message: NewMessage) -> None:
-        """Stores a record that may crash its workers: as a delivery its runs are counted, and a suspect runs alone."""
+        """Stores a record that may crash its workers as a delivery: then its runs are counted, and a suspect one runs alone."""
         log.warning(
             "redelivery limit reached",
             consumer=self._handler.name,

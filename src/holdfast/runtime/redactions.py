@@ -38,7 +38,7 @@ class DeclaredRedactions:
             self.redactor = Redactor(self.own | self._stored)
 
     def forget(self) -> None:
-        """Forgets which redactions are stored, because the app now uses another store."""
+        """Clears the record of stored redactions, because the app now uses another store."""
         self._stored = frozenset()
 
 

@@ -66,7 +66,7 @@ class Runtime:
     async def publish(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
         """Writes messages in the caller's transaction, or with `conn=None` in a separate one, inside a span.
 
-        Reactions start after the commit. `call` is what the user called, for errors.
+        Reactions start after the commit. `call` is the method that the user called, for error messages.
         """
         if conn is AMBIENT:
             if self.ambient is not None:

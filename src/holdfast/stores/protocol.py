@@ -51,7 +51,7 @@ class Store(Protocol):
     def transaction(self, lock_timeout: timedelta) -> AbstractContextManager[Any]:
         """A blocking connection with an open transaction, which is committed at the end of the block.
 
-        For code with custom statements; it cannot commit. `LockTimeout` when a lock is not available in time.
+        For code with custom statements, which cannot commit. Raises `LockTimeout` when a lock is not available in time.
         """
         ...
 
@@ -81,14 +81,14 @@ class Store(Protocol):
         ...
 
     def engine_lock(self) -> AbstractContextManager[None]:
-        """The lock of a running engine; `EngineRunning` when the store allows only one engine and another one runs,
+        """The lock of a running engine; raises `EngineRunning` when the store allows only one engine and another one runs,
         `EngineStopping` when child processes of a killed one still run."""
         ...
 
     def migrate(self, lock_timeout: timedelta = timedelta(seconds=10)) -> list[str]:
         """Migrates the tables to the version of this release and returns the applied migrations. Blocking.
 
-        Safe to run twice and in several processes at once. `LockTimeout` when the lock is not available in time.
+        Safe to run twice and in several processes at once. Raises `LockTimeout` when the lock is not available in time.
         """
         ...
 

@@ -40,8 +40,8 @@ class ReservationLost(HoldfastError):
     def __str__(self) -> str:
         return (
             f"idempotency key {quoted(self.key)} of scope {quoted(self.scope)} is no longer held by this request: its "
-            "lease expired and another request took over, or an operator released it; roll back, the other request "
-            "responds"
+            "lease expired and another request took over, or an operator released it; roll back; the other request "
+            "sends the response"
         )
 
 

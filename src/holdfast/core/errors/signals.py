@@ -1,4 +1,4 @@
-"""What a handler may raise or return to choose what happens to its delivery."""
+"""Signals: a handler raises or returns one to choose what happens to its delivery."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class EventType:
         return _is_pydantic(self.cls)
 
     def read(self, text: str, version: int) -> object:
-        """Converts a payload of any version up to this one to an instance; `NewerVersion` for a newer one.
+        """Converts a payload of any version up to this one to an instance; raises `NewerVersion` for a newer one.
 
         A payload that does not fit raises `InvalidPayload` with instructions for a changed class.
         """
@@ -109,7 +109,7 @@ class EventTypes:
         self._known: dict[tuple[str, int], EventType] = {}
 
     def add(self, given: EventType) -> None:
-        """Adds a class; `ConfigurationError` if another one has its name and version."""
+        """Adds a class; raises `ConfigurationError` if another one has its name and version."""
         first = self._known.setdefault((given.name, given.version), given)
         # A class with the same import path is the same class, imported again.
         if first.cls is not given.cls and first.origin != given.origin:

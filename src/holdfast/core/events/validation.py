@@ -20,7 +20,7 @@ _validators: dict[Any, SchemaValidator] = {}
 
 
 def validator_of(kind: Any) -> SchemaValidator:
-    """The cached validator of a class or annotation; `ConfigurationError` if pydantic does not support it."""
+    """The cached validator of a class or annotation; raises `ConfigurationError` if pydantic does not support it."""
     if kind not in _validators:
         # Imported on first use, to keep `import holdfast` fast.
         from pydantic import TypeAdapter
@@ -49,12 +49,12 @@ def misfit(error: ValueError, expected: str, at: tuple[str | int, ...] = ()) -> 
 
 
 def stored_value(text: str | None, annotation: Any, what: str, remedy: str = "") -> Any:
-    """A stored value as its annotation describes it; `InvalidPayload` for one that does not fit."""
+    """A stored value as its annotation describes it; raises `InvalidPayload` for one that does not fit."""
     return fitting_value(None if text is None else decode(text), annotation, what, remedy)
 
 
 def fitting_value(value: object, annotation: Any, what: str, remedy: str = "") -> Any:
-    """A value as its annotation describes it; `InvalidPayload` for one that does not fit."""
+    """A value as its annotation describes it; raises `InvalidPayload` for one that does not fit."""
     if annotation is Any or annotation is NoneType:
         return value
     try:

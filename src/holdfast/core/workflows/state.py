@@ -25,7 +25,7 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryFacts:
-    """What the state of a step depends on."""
+    """The facts from which the state of a step is derived."""
 
     status: Status
     is_due: bool

@@ -49,7 +49,7 @@ class ResultUpcasts:
         return form if form > run_version else None
 
     def read(self, step: str, text: str | None, version: int) -> object:
-        """The value of a result that was stored in the form of `version`; `NewerVersion` if this code is older."""
+        """The value of a result that was stored in the form of `version`; raises `NewerVersion` if this code is older."""
         if version > self._version:
             raise NewerVersion(f"the result of step {step} of workflow {self._workflow}", version, self._version)
         value = None if text is None else payload.decode(text)

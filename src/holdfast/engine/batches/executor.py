@@ -42,7 +42,7 @@ _SLICE = 0.005
 
 @dataclass(slots=True)
 class _Attempt:
-    """A batch under way: its handler, and the items that have no outcome yet, by id."""
+    """A batch in progress: its handler, and the items that have no outcome yet, by id."""
 
     batch: ClaimedBatch
     handler: Handler

@@ -40,7 +40,7 @@ class RunningDeadline:
         return max(timedelta(seconds=self._ends - self._timer()), _NONE)
 
     def limited(self, handler: Handler) -> Handler:
-        """The handler with a time-out that ends not later than the deadline."""
+        """The handler with a timeout that ends at the deadline or earlier."""
         left = self.left
         return handler if handler.timeout is not None and handler.timeout <= left else replace(handler, timeout=left)
 

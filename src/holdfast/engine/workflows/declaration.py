@@ -59,7 +59,7 @@ class WorkflowDeclaration:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the declared steps; `ConfigurationError` without steps."""
+        """The graph of the declared steps; raises `ConfigurationError` without steps."""
         if self._graph is None:
             if not self._nodes:
                 raise ConfigurationError(
@@ -234,7 +234,7 @@ class WorkflowDeclaration:
 
 
 def _taking(node: Node, spec: StepSpec) -> Node:
-    """A step that also takes the values of the start that a function takes."""
+    """The node with the start arguments of a function added to those that it takes and needs."""
     takes = {*(node.takes or ()), *spec.inputs.names}
     return replace(node, takes=tuple(sorted(takes)), needs=tuple(sorted({*node.needs, *spec.inputs.required})))
 

@@ -34,7 +34,7 @@ class StepSuspended(BaseException):
 class Step(StepContext):
     """One step of a workflow as its function sees it. After a wait the function runs again from its start.
 
-    So an effect before a wait belongs into `ctx.step`, which remembers its result. `ctx.key` is the same in every run of
+    So an effect before a wait belongs in `ctx.step`, which remembers its result. `ctx.key` is the same in every run of
     the step: pass it to other systems as the idempotency key.
     """
 
@@ -112,7 +112,7 @@ class Step(StepContext):
         return self._remembered(name)
 
     def next_call(self, name: str) -> int:
-        """The number of this call of a wait, a memo, a map or a child: the nth call of a name is the nth in every run."""
+        """The number of this call of a wait, a memo, a map or a child: the n-th call with a name has the number n in every run."""
         if self.completing:
             raise ConfigurationError(
                 f"step {self.spec.name} cannot wait or store values after ctx.complete; {_LOCK_HINT}"
@@ -121,7 +121,7 @@ class Step(StepContext):
         return self._calls[name] - 1
 
     def memo(self, name: str, occurrence: int = 0) -> StepRow | None:
-        """What this step stored under a name before this run."""
+        """The value that this step stored under a name before this run."""
         return self._memos.get((name, occurrence))
 
     def _remembered(self, name: str) -> tuple[tuple[str, int], StepRow | None]:

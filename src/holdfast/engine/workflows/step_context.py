@@ -84,7 +84,7 @@ class StepContext(Context):
     async def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
         """Marks this step done with a `result` in the handler's transaction: effect and outcome commit together.
 
-        What the function returns afterwards is ignored. See `Context.complete` for the errors and the time limit.
+        The value that the function returns afterwards is ignored. See `Context.complete` for the errors and the time limit.
         """
         self.result = payload.encode(result)
         await super().complete(conn=conn, key=key)

@@ -101,7 +101,7 @@ class AuthMiddleware:
             raise Problem(403, "not_local", f"{_DIRECT}; this request came from another machine")
 
     def _check_host(self, connection: HTTPConnection) -> None:
-        """Without tokens, another website could send requests through the browser (DNS rebinding, forms)."""
+        """Rejects other hosts and origins: without tokens, another website could send requests through the browser."""
         given = connection.headers.get("host", "")
         origin = connection.headers.get("origin")
         for address in (f"//{given}", *([origin] if origin else [])):

@@ -68,7 +68,7 @@ class DeliveryQuery(DeadLetterQuery):
 
 
 class MessageQuery(PageParams):
-    """Filter of messages. `type` may be a prefix such as `order.*`. Times compare with the publish."""
+    """Filter of messages. `type` may be a prefix such as `order.*`. Times are compared with the time of publishing."""
 
     type: Text | None = None
     source: Text | None = None
@@ -78,7 +78,7 @@ class MessageQuery(PageParams):
 
 
 class WorkflowRunQuery(PageParams):
-    """Filter of workflow runs. Times compare with the start of the run."""
+    """Filter of workflow runs. Times are compared with the start of the run."""
 
     workflow: Text | None = None
     state: Literal["running", "compensating", "done", "cancelled", "failed", "blocked"] | None = None

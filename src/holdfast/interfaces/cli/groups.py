@@ -22,7 +22,9 @@ def cli() -> None:
 
 
 @command(cli, name="list")
-@click.option("--limit", type=click.IntRange(1, MOST_GROUPS), default=20, show_default=True, help="Number of groups.")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST_GROUPS), default=20, show_default=True, help="Maximum number of groups."
+)
 @click.option("--before", type=ID, metavar="ID", help="Only groups older than this one.")
 def list_(limit: int, before: UUID | None) -> None:
     """List groups with their progress, newest first."""

@@ -131,7 +131,11 @@ def test(id: str, networks: tuple[str, ...], http: bool) -> ExitCode:
 @command(cli, name="rotate-secret", acts=True)
 @click.argument("id")
 @click.option(
-    "--overlap", default="1d", show_default=True, metavar="DURATION", help="Time that the old secret also signs."
+    "--overlap",
+    default="1d",
+    show_default=True,
+    metavar="DURATION",
+    help="Time for which requests are also signed with the old secret.",
 )
 @REASON
 def rotate_secret(id: str, overlap: str, reason: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Sign-in with an API token. Sessions live in this process; every request validates the token again."""
+"""Sign-in with an API token. Sessions are kept in the memory of this process; every request validates the token again."""
 
 import hashlib
 import secrets

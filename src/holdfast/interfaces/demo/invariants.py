@@ -116,7 +116,7 @@ def _count(database: Database, text: str, *values: object) -> int:
 
 
 def _duplicates(found: Counter[int]) -> Iterable[int]:
-    """Each order once per duplicate."""
+    """The orders that occur more than once, each as often as it was repeated."""
     return (found - Counter(dict.fromkeys(found, 1))).elements()
 
 

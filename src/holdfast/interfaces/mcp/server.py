@@ -128,7 +128,7 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
 
     @read_tool
     async def list_workers() -> object:
-        """List live workers and recently died ones."""
+        """List live workers and workers that died recently."""
         return {"workers": await ops.workers()}
 
     @read_tool

@@ -43,8 +43,8 @@ _OLD = timedelta(minutes=5)
 def doctor(
     local: Callable[[], datetime] = lambda: datetime.now(UTC), places: Sequence[CheckedEndpoint] = ()
 ) -> TaskSteps[list[Finding]]:
-    """Runs all checks: dead letters, failing consumers and old work first, then the worst. If the tables are not current,
-    that is the only finding.
+    """Runs all checks. Problems of deliveries come first, then the other findings, worst first.
+    If the tables are not current, that is the only finding.
 
     Changes nothing. `local` is the clock of this machine; `places` are sources and targets at brokers to check.
     """

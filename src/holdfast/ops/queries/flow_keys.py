@@ -142,7 +142,7 @@ _WANTED: dict[KeyFilter, Callable[[KeyState], bool]] = {
 def keys(
     consumer: str, *, state: KeyFilter = KeyFilter.ALL, prefix: str = "", after: str | None = None, limit: int = 50
 ) -> TaskSteps[KeyPage]:
-    """A page of the keys of a consumer with flow control, each with what waits, runs and holds it up.
+    """A page of the keys of a consumer with flow control, each with its waiting and running deliveries and the reason why it is held up.
 
     The cost does not depend on the number of keys. If only some states are listed, a page may be short without being the last. A consumer
     with flow control and no key has the one key ''.
@@ -152,7 +152,7 @@ def keys(
         raise Refused(
             "list the keys of",
             f"consumer {consumer}",
-            f"the key {'' if settings.key is None else settings.key.by} is redacted",
+            f"keyed by {'' if settings.key is None else settings.key.by}, which is redacted",
             "declare a function that returns a hash of it as the key",
         )
     limit = page_size(limit)
@@ -361,7 +361,7 @@ def rate_text(settings: FlowSettings) -> str | None:
 
 
 def consumer_with_flow(name: str) -> TaskSteps[tuple[Consumer, FlowSettings]]:
-    """A consumer and its effective settings; `Refused` if it has no flow control."""
+    """A consumer and its effective settings; raises `Refused` if it has no flow control."""
     found = yield from transact(find_consumer(name))
     if found is not None and found.flow is not None:
         return found, effective_flow(found.flow, found.flow_override)

@@ -102,7 +102,7 @@ def enqueue(
 ) -> TaskSteps[Published]:
     """Stores a call of a job with the queue and priority of its registration; audited.
 
-    `NotFound` if no job of that name ever registered, unless `force`: a later worker may run it.
+    Raises `NotFound` if no job of that name ever registered, unless `force`: a later worker may run it.
     """
     check_name("consumer", job)
     known = {one.name: one for one in (yield from transact(consumers()))}

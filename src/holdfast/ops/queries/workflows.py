@@ -97,7 +97,7 @@ def workflow_run(id: UUID) -> TaskSteps[WorkflowRunDetail]:
 
 
 def run_id(given: UUID | str) -> UUID:
-    """The id of a run; `NotFound` for a text that is not an id."""
+    """The id of a run; raises `NotFound` for a text that is not an id."""
     try:
         return given if isinstance(given, UUID) else UUID(given)
     except ValueError:

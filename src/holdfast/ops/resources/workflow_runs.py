@@ -38,7 +38,7 @@ def start_run(
 ) -> TaskSteps[Published]:
     """Starts a run of the newest declared version with the values that its steps take; audited.
 
-    A repeated key starts nothing and returns the first run. `InvalidPayload` for an unknown or a missing value; a worker checks
+    A repeated key starts nothing and returns the first run. Raises `InvalidPayload` for an unknown or a missing value; a worker checks
     the types.
     """
     graph = yield from transact(newest_definition(workflow))
@@ -132,7 +132,7 @@ def fork_run(
 ) -> TaskSteps[Published]:
     """Starts a new run of the same version that begins at a step, with the results of the steps before it; audited for both.
 
-    A repeated key starts nothing and returns the first fork. `Refused` for an unknown step, and for one that was not reached.
+    A repeated key starts nothing and returns the first fork. Raises `Refused` for an unknown step, and for one that was not reached.
     """
     found = (yield from transact(workflow_run(run_id(id)))).run
     type = start_type(found.workflow)

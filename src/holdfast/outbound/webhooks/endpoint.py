@@ -42,8 +42,8 @@ class EndpointOptions(TypedDict, total=False):
     """Options of an endpoint besides its address and events.
 
     `tenant` limits it to events published with the header `tenant`. `rate` is how many requests all workers together make
-    in a window, such as `90/10s`; a number is requests per second. `order` sends events one at a time in the order of their
-    publish; a dead letter stops the endpoint (`block`) or is left out (`skip`). `concurrency` is how many requests one worker
+    in a window, such as `90/10s`; a number is requests per second. `order` sends events one at a time in the order in which
+    they were published; a dead letter stops the endpoint (`block`) or is left out (`skip`). `concurrency` is how many requests one worker
     makes at once; with a rate, all workers together.
     """
 

@@ -102,10 +102,10 @@ def acceptable(action: Action, *, rerun: bool = False) -> tuple[Status, ...]:
 
 
 def _act(plan: StoredPlan, batch: Sequence[ActionTarget]) -> Steps[Mapping[UUID, SkippedDelivery]]:
-    """Acts on the deliveries that are still as they were selected, and audits that; returns the others.
+    """Acts on the deliveries that have not changed since they were selected, audited; returns the others.
 
     A replay and a discard require the failure that was selected. A cancellation accepts any unfinished delivery, also
-    one that was claimed since.
+    one that was claimed after the selection.
     """
     if not batch:
         return {}

@@ -198,7 +198,7 @@ class PlanItem(NamedTuple):
 
 @operation(reads=True)
 def plan(id: UUID) -> Steps[StoredPlan]:
-    """One plan; `NotFound` if there is none."""
+    """One plan; raises `NotFound` if there is none."""
     return (yield from _find(id))
 
 

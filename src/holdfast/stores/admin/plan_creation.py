@@ -68,7 +68,7 @@ class _ItemCount(NamedTuple):
 def create_plan(request: PlanRequest, actor: str | None = None, reason: str | None = None) -> Steps[StoredPlan]:
     """Stores a plan with its deliveries as they are now; changes no delivery.
 
-    `NotFound` for a failure group without dead letters. The audit records the creation if an actor is given and the plan acts on a delivery.
+    Raises `NotFound` for a failure group without dead letters. The audit records the creation if an actor is given and the plan acts on a delivery.
     """
     plan = yield from _create(request, ANONYMOUS if actor is None else actor, reason)
     if actor is not None and plan.items:

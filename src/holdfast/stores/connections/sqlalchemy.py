@@ -90,7 +90,7 @@ def _bind(given: Any) -> Any:
 
 
 def _begins(conn: Any, database: str) -> bool:
-    """Whether Holdfast must begin the driver's transaction; `NoTransaction` in autocommit mode."""
+    """Whether Holdfast must begin the driver's transaction; raises `NoTransaction` in autocommit mode."""
     pooled = conn.connection
     if database == "sqlite":
         return must_begin(pooled.driver_connection)

@@ -38,7 +38,7 @@ class LaneFlow:
         return None if self.consumer is None or self.consumer.limit_by_key else self.consumer.limit
 
     def locks(self, lane: "Lane") -> tuple[str, ...]:
-        """The locks under which a claim counts; fairness alone counts nothing. The queue's first, in every claim."""
+        """The locks that a claim takes before it counts; with fairness alone it counts nothing. The lock of the queue is always first."""
         own = self.consumer
         counts = own is not None and (own.limit, own.rate_count, own.order, own.debounce) != (None,) * 4
         return (

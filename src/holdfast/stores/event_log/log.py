@@ -46,7 +46,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
-        """Parses the text form of a cursor; `ConfigurationError` for any other text."""
+        """Parses the text form of a cursor; raises `ConfigurationError` for any other text."""
         written = _CURSOR.fullmatch(text)
         if written is None:
             raise ConfigurationError(

@@ -133,7 +133,7 @@ def last_run(consumer: str) -> Steps[LastRun | None]:
 
 @operation
 def begin_rebuild(name: str, owner: str, lease: timedelta, actor: str) -> Steps[PositionLease]:
-    """Makes `owner` the owner of a projector's rebuild; `Refused` while the lease of another owner is valid."""
+    """Makes `owner` the owner of a projector's rebuild; raises `Refused` while the lease of another owner is valid."""
     held = yield from take_position(Reader.REBUILD, name, owner, lease).start()
     if held is None:
         found = {one.name: one.rebuild for one in (_projector(row) for row in (yield Query("projectors")))}[name]
@@ -181,7 +181,7 @@ def checkpoint(place: RebuildStep, lease: timedelta, idle_timeout: timedelta) ->
 
 @operation(reads=True)
 def reached(held: PositionLease) -> Steps[tuple[Cursor, int]]:
-    """The position of a rebuild and the number of applied events; `RebuildLost` if another owner took over."""
+    """The position of a rebuild and the number of applied events; raises `RebuildLost` if another owner took over."""
     return (yield from _cursor(held))
 
 

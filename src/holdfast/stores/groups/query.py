@@ -19,7 +19,7 @@ FAILED_SHOWN = 20
 
 
 class GroupState(StrEnum):
-    """The state of a group: that of its last stage, once nothing of it is left."""
+    """The state of a group. When no job is left, it is the state of its last stage."""
 
     RUNNING = "running"
     DONE = "done"
@@ -71,7 +71,7 @@ class GroupMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupProgress:
-    """A group as one thing: its state, and its jobs by state, in total and by stage."""
+    """The progress of a group: its state, and the number of jobs by state, in total and by stage."""
 
     id: UUID
     label: str
@@ -135,7 +135,7 @@ def groups_page(limit: int, before: UUID | None) -> Steps[Slice[GroupProgress]]:
 
 @operation(reads=True)
 def group_progress(id: UUID) -> Steps[GroupProgress]:
-    """A group with its counts; `NotFound` for an unknown one."""
+    """A group with its counts; raises `NotFound` for an unknown one."""
     rows = yield Query("list_groups", {"id": id}, slots=(("where", ("where_job_group",)),), limit=1)
     if not rows:
         raise NotFound(

@@ -61,14 +61,14 @@ def flow_keys(fanout: Fanout, subscriptions: Subscriptions) -> FlowKeys | None:
 
 
 def key_of(consumer: str, settings: FlowSettings, message: NewMessage) -> str:
-    """The key of a message for a consumer; `ConfigurationError` if the app's function fails."""
+    """The key of a message for a consumer; raises `ConfigurationError` if the app's function fails."""
     assert settings.key is not None
     try:
         return settings.key.key(message.payload, message.headers)
     except Exception as error:
         raise ConfigurationError(
             f"consumer {consumer}: the key function {settings.key.name} failed for a {message.type} message: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}; correct the function"
         ) from error
 
 

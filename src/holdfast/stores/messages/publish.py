@@ -307,7 +307,7 @@ def _noted(messages: Iterator[NewMessage], made: list[NewMessage]) -> Iterator[N
 
 
 def find_first(messages: Sequence[NewMessage]) -> Steps[dict[UUID, Published]]:
-    """The stored messages with the same keys, by the id of the new message; `KeyConflict` for different content."""
+    """The stored messages with the same keys, by the id of the new message; raises `KeyConflict` for different content."""
     keys = [(m.source, m.key, m.key_scope) for m in messages]
     rows = yield Query("find_keyed", batches={"keys": columns(("source", "key", "key_scope"), keys)})
     return dict(_first_ones(messages, rows))

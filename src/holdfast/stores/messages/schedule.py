@@ -204,7 +204,7 @@ def resume_schedule(name: str, actor: str, reason: str | None) -> Steps[bool]:
 
 @operation
 def remove_schedule(name: str, actor: str, reason: str | None) -> Steps[None]:
-    """Removes a schedule; jobs that it enqueued stay. `Refused` for one that a running worker declares."""
+    """Removes a schedule; jobs that it enqueued stay. Raises `Refused` for one that a running worker declares."""
     if not (yield Query("remove_schedule", {"name": name})):
         yield from _one(name)
         raise _declared("remove", name, "remove it from the code, or pause it")

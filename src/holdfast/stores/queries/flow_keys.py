@@ -126,7 +126,7 @@ def flow_totals(
 
 @operation(reads=True)
 def delivery_key(id: UUID) -> Steps[tuple[str | None, int | None]]:
-    """The key of a delivery, and its place in the order of the key."""
+    """The key of a delivery, and its position in the order of the key."""
     rows = yield Query("delivery_key", {"id": id})
     return (rows[0][0], rows[0][1]) if rows else (None, None)
 

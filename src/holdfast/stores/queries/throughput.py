@@ -11,8 +11,8 @@ from holdfast.stores.operation import Query, Steps, operation
 
 @dataclass(frozen=True, slots=True)
 class ThroughputSample:
-    """The deliveries of the first messages of a time slot; `waiting` are not done, `whole`: the slot has no more
-    messages.
+    """The deliveries of the first messages of a time slot; `waiting` of them are not done.
+    `whole` is true if the slot has no more messages.
 
     `first` is the position of the slot's first message, or of the next one after it; `last` is the newest position.
     """

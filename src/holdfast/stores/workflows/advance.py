@@ -145,7 +145,7 @@ def advance_row(
 
 @operation
 def unadvanced_steps(older_than: timedelta) -> Steps[list[UnadvancedStep]]:
-    """Completed steps of active runs whose worker did not advance them; forgets those of ended runs."""
+    """Completed steps of active runs whose worker did not advance them; clears the mark of those whose run has ended."""
     yield Query("forget_unadvanced", {"older_than": older_than})
     rows = yield Query("unadvanced_steps", {"older_than": older_than}, limit=_SWEPT)
     return [

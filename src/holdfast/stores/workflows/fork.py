@@ -61,7 +61,7 @@ def fork_run(start: NewMessage, origin: Origin) -> Steps[Published]:
 
 
 def _first_fork(start: NewMessage, origin: Origin) -> Steps[Published | None]:
-    """The fork that this key started; `Refused` if the key belongs to another run."""
+    """The fork that this key started; raises `Refused` if the key belongs to another run."""
     if start.key is None:
         return None
     keys = columns(("source", "key", "key_scope"), [(start.source, start.key, start.key_scope)])

@@ -117,7 +117,7 @@ class RunDetail:
 
 @operation
 def workflow_run(run_id: UUID) -> Steps[RunDetail]:
-    """One run with everything about it; `NotFound` for an unknown run."""
+    """One run with everything about it; raises `NotFound` for an unknown run."""
     rows = yield Query("workflow_run", {"run_id": run_id})
     if not rows:
         raise NotFound("run", run_id)

@@ -154,7 +154,7 @@ def start_runs(runs: Sequence[NewRun]) -> Steps[list[Published]]:
 
 @operation(single=True, hot=True)
 def load_steps(wanted: Sequence[StepRequest]) -> Steps[list[LoadedRun | None]]:
-    """What each claimed step needs, in the given order; None if its run does not exist."""
+    """The data that each claimed step needs, in the given order; None if its run does not exist."""
     batch = [(*one, n) for n, one in enumerate(wanted, 1)]
     rows = yield Query("load_steps", batches={"steps": columns(_LOADED, batch)})
     runs: dict[int, tuple[str, int, RunStatus, int, int]] = {}
@@ -183,7 +183,7 @@ def active_runs(ids: Iterable[UUID]) -> Steps[frozenset[UUID]]:
 
 @operation(reads=True)
 def run_outcome(run_id: UUID) -> Steps[RunOutcome]:
-    """The state of a run and the results of its completed steps; `NotFound` for an unknown run."""
+    """The state of a run and the results of its completed steps; raises `NotFound` for an unknown run."""
     rows = yield Query("run_result", {"run_id": run_id})
     if not rows:
         raise NotFound("run", run_id)

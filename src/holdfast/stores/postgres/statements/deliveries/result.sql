@@ -27,7 +27,7 @@ where r.message_id = :message_id::uuid and r.delivery_id between :low::uuid and 
 select d.id from {hf}delivery d where d.id = any (:ids::uuid[]) and d.status in ('pending', 'in_flight')
 
 -- name: result_of
--- The result of a delivery as it is kept.
+-- The stored result of a delivery.
 select r.result::text as result, r.stored_at, r.expires_at
 from {hf}result r join {hf}delivery d on d.id = r.delivery_id and d.fence = r.fence
 where r.delivery_id = :delivery_id::uuid and r.expires_at > now()

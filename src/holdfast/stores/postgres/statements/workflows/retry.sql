@@ -4,9 +4,9 @@ select d.consumer, d.discarded_at is not null from {hf}delivery d
 where d.message_id = :run_id::uuid and d.id between :low::uuid and :high::uuid and d.status = 'failed'
 
 -- name: reset_steps
--- Forgets the results of steps that run again, and what those remember that were done; discards their deliveries with a
--- new fence. What a step that was not done remembers belongs to its next delivery. Items that failed run again. Children of a step
--- that was done no longer belong to its waits, so that it starts others. The deadline of each step starts again.
+-- Removes the results of steps that run again, and discards their deliveries with a new fence. If a step was done, its
+-- memos, waits and items are removed too, and its children no longer belong to its waits, so that it starts new ones. If
+-- it was not done, its next delivery uses them, and items that failed run again. The deadline of each step starts again.
 with s as materialized (
   select s.* from unnest(:run_id::uuid[], :step::text[], :delivery_id::uuid[], :was_done::boolean[], :consumer::text[],
                          :undo_consumer::text[]) s (run_id, step, delivery_id, was_done, consumer, undo_consumer)),

@@ -76,7 +76,7 @@ on conflict (run_id, name, occurrence) do nothing
 returning 1
 
 -- name: begin_deadline
--- Stores at its first start until when a step must be done, while its claim is held; returns that time, and the time now.
+-- Stores the deadline of a step at its first start, while its claim is held; returns the deadline and the current time.
 with own as materialized (
   select d.id from {hf}delivery d
   where d.id = :delivery_id::uuid and d.fence = :fence::bigint and d.locked_by = :worker::text for share)
@@ -86,7 +86,7 @@ on conflict (run_id, name, occurrence) do update set fence = excluded.fence
 returning t.wake_at, now()
 
 -- name: forget_deadline
--- Forgets the deadline of a step that has failed: a replay starts another one.
+-- Removes the deadline of a step that has failed: a replay starts a new one.
 delete from {hf}workflow_step where run_id = :run_id::uuid and name = :step::text
 
 -- name: raise_signals

@@ -1,6 +1,6 @@
 -- name: claim_debounced
--- Claims the newest delivery of each key that is quiet or has waited long enough, and discards the older ones in its
--- favour. Until then the oldest keeps the time: it is due again when the longest wait ends. A key with a delivery in
+-- Claims the newest delivery of each key that is quiet or has waited long enough, and discards the older ones
+-- as superseded. Until then the oldest delivery is due again when the longest wait ends. A key with a delivery in
 -- flight, or that is paused, is blocked. At most 1,000 deliveries are discarded at once; a key runs only when nothing
 -- older is left to run after it, and only when every due delivery has its key. The last row has no delivery: it has the number of other changes and of deliveries
 -- without a key.

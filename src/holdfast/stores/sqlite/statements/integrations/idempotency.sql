@@ -12,7 +12,7 @@ i.owner, i.request_hash, i.status, {lease_end} < {now}, i.response_status, i.res
 
 -- name: reserve_request
 -- Reserves a key that is new or expired, or that failed, or whose lease expired: the latter two only for the same
--- request, unless any request may. Returns the current record.
+-- request, unless every request is allowed to. Returns the current record.
 -- once
 insert into {hf}idempotency (scope, key, request_hash, owner, method, path, lease_until, expires_at)
 values (:scope, :key, :request_hash, :owner, :method, :path, {now} + :lease, {now} + :keep)

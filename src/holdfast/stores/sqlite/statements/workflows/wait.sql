@@ -69,7 +69,7 @@ on conflict (run_id, name, occurrence) do nothing
 returning 1
 
 -- name: begin_deadline
--- Stores at its first start until when a step must be done, while its claim is held; returns that time, and the time now.
+-- Stores the deadline of a step at its first start, while its claim is held; returns the deadline and the current time.
 insert into {hf}workflow_step as t (run_id, name, occurrence, delivery_id, fence, wake_at, done_at)
 select :run_id, :step, :occurrence, d.id, :fence, {now} + :deadline, {now}
 from {hf}delivery d where d.id = :delivery_id and d.fence = :fence and d.locked_by = :worker
@@ -77,7 +77,7 @@ on conflict (run_id, name, occurrence) do update set fence = excluded.fence
 returning wake_at, {now}
 
 -- name: forget_deadline
--- Forgets the deadline of a step that has failed: a replay starts another one.
+-- Removes the deadline of a step that has failed: a replay starts a new one.
 delete from {hf}workflow_step where run_id = :run_id and name = :step
 
 -- name: raise_signals
