@@ -55,5 +55,5 @@ async def test_a_transaction_that_commits_late_is_not_missed(store: Store, ops: 
 
 
 async def test_a_state_is_no_filter_of_activity(ops: Operations) -> None:
-    with pytest.raises(ConfigurationError, match="filter the states of what it returns"):
+    with pytest.raises(ConfigurationError, match="filter the deliveries that it returns"):
         await ops.activity(Filter(dead=True))

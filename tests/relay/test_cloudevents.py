@@ -193,7 +193,7 @@ def test_data_in_its_forms_is_read(attributes: dict[str, object], data: object) 
         (structured(time="2024-02-30T00:00:00Z"), "day"),
         (structured(time="0001-01-01T00:00:00+23:59"), "out of range"),
         (structured(extra=[1]), "extra"),
-        (structured(data=1, data_base64="aGk="), "either data or data_base64"),
+        (structured(data=1, data_base64="aGk="), "data or data_base64, not both"),
         (structured(data_base64="a"), "data_base64 is invalid"),
         (structured(data_base64="aGk=", datacontenttype="image/png"), "image/png"),
         (Record(stream="s", id="1", body=b"{", headers={"content-type": "application/cloudevents+json"}), "not JSON"),
