@@ -553,7 +553,7 @@ class TestHeaders:
         ("headers", "problem"),
         [
             ({"n": 1}, "make it text"),
-            ({"": "x"}, "not empty"),
+            ({"": "x"}, "non-empty"),
             ({"x": "a\x00b"}, "NUL"),
             ({f"h{n}": "" for n in range(MAX_HEADERS + 1)}, f"over the limit of {MAX_HEADERS}"),
             ({"x": "y" * MAX_HEADER_BYTES}, "bytes in all, over the limit"),

@@ -225,7 +225,7 @@ async def test_ctx_complete_without_its_result_is_refused(hf: Holdfast, dsn: str
     handle = await forgets.enqueue()
     await keeps_none.enqueue()
     await drain(hf)
-    with pytest.raises(JobFailed, match=r"give the result to ctx.complete\(conn=..., result=...\)"):
+    with pytest.raises(JobFailed, match=r"pass the result to ctx.complete\(conn=..., result=...\)"):
         await handle.result(timeout=0)
     assert "declare keeps_none with result='1h'" in str((await only(hf, "keeps_none")).last_error)
 
