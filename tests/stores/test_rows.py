@@ -187,6 +187,7 @@ OTHERWISE = {
     "remove_deliveries": "only the id is read; SQLite's steps pass the other columns on",
     "settle": "only the id is read; SQLite's steps pass the other columns on",
     "settle_new": "no row is read; SQLite's steps pass the columns on",
+    "advance": "unless a run can end, only the id and the status are read; SQLite's steps pass the other columns on",
     "died": "pairs of minute and count from a list of values",
 }
 Columns = Mapping[str, list[str]]
