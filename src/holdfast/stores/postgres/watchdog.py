@@ -39,7 +39,7 @@ class CancellableConnection(psycopg.AsyncConnection):
             raise
 
     async def _end_statement(self, gen: Any) -> None:
-        # The driver logs a warning if another cancellation interrupts this, so it runs in a task that none reaches.
+        # The driver logs a warning if another cancellation interrupts this, so it runs in a separate task.
         ending = asyncio.create_task(self._cancel_and_read(gen))
         while not ending.done():
             with contextlib.suppress(asyncio.CancelledError):
@@ -48,14 +48,18 @@ class CancellableConnection(psycopg.AsyncConnection):
     async def _cancel_and_read(self, gen: Any) -> None:
         """Requests cancellation and reads the end of the statement. Closes the connection if the server does not react."""
         try:
-            # The request uses another connection: its success does not mean that this connection gets a response.
-            await self.cancel_safe(timeout=_CANCEL_SECONDS)
-            async with asyncio.timeout(_CANCEL_SECONDS):
+            # Before libpq 17 the request has no time limit of its own.
+            async with asyncio.timeout(2 * _CANCEL_SECONDS):
+                # It uses another connection: its success does not mean that this connection gets a response.
+                await self.cancel_safe(timeout=_CANCEL_SECONDS)
                 await waiting.wait_async(gen, self.pgconn.socket, interval=_WAIT_SECONDS)
         except psycopg.errors.QueryCanceled:
             pass
         except (OSError, psycopg.Error):
             self.pgconn.finish()
+        except asyncio.CancelledError:  # the loop ends
+            self.pgconn.finish()
+            raise
 
 
 class ResponseWatchdog:
