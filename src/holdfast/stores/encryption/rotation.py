@@ -16,7 +16,7 @@ from holdfast.stores.operation import Query, Row, Steps, operation
 
 PLAIN = ""
 """The id of the key of values that are not encrypted."""
-_BATCH = 500
+_BATCH = 100
 _NIL = UUID(int=0)
 
 Cursor = tuple[Any, ...]
@@ -47,6 +47,10 @@ TABLES = (
         (_NIL,),
         {"reencrypt_result": lambda row: ("result", str(row[0]))},
     ),
+    # Before the steps: a step that receives a signal copies the stored value.
+    EncryptedTable(
+        "signals", "encrypted_signals", ("id",), (_NIL,), {"reencrypt_signal": lambda row: ("signal", str(row[1]))}
+    ),
     EncryptedTable(
         "steps",
         "encrypted_steps",
@@ -56,9 +60,6 @@ TABLES = (
             "reencrypt_step_result": lambda row: step_place(row[0], row[1], row[2], row[3]),
             "reencrypt_step_item": lambda row: ("item", str(row[0]), str(row[1]), str(row[2])),
         },
-    ),
-    EncryptedTable(
-        "signals", "encrypted_signals", ("id",), (_NIL,), {"reencrypt_signal": lambda row: ("signal", str(row[1]))}
     ),
     EncryptedTable(
         "schedules",
