@@ -237,3 +237,10 @@ async def test_a_full_pool_is_unavailable_after_its_timeout(postgres_store: Post
         other.rollback()
         assert await waiting
     await store.close()
+
+
+async def test_texts_are_sent_in_utf_8_also_if_the_dsn_sets_another_encoding(postgres_store: PostgresStore) -> None:
+    store = PostgresStore(f"{postgres_store.conninfo} client_encoding=LATIN1")
+    await put(store, message(payload={"name": "é€"}))
+    await store.close()
+    assert sql(postgres_store, "select payload ->> 'name' from {hf}message") == [("é€",)]

@@ -7,6 +7,7 @@ from holdfast.stores.deliveries.claim import lanes
 from holdfast.stores.deliveries.flow import flow_floors
 from holdfast.stores.operation import Operation, Query, Steps
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.watchdog import CancellableConnection
 from tests.stores.flow_cases import declare, lane_of, numbers, send, settings, take
 
 
@@ -30,3 +31,18 @@ async def test_a_claim_works_after_another_operation_was_rolled_back(postgres_st
     await store.run(flow_floors(lane))
     assert numbers((await take(store, 1)).claims) == [1]
     assert len(await store.run(lanes(["mail"], 0))) == 0
+
+
+async def test_a_claim_works_after_a_caller_was_cancelled_while_it_prepared_the_statement(
+    postgres_store: PostgresStore,
+) -> None:
+    """The statement exists in the session, and nobody has noted it."""
+    store, flow = postgres_store, settings(limit=Limit(1, by="k"))
+    await declare(store, flow)
+    await send(store, flow, "a", "b")
+    assert numbers((await take(store, 1)).claims) == [0]
+    async with store._hot_pool.connection() as connection:
+        assert isinstance(connection, CancellableConnection)
+        assert connection.prepared_calls
+        connection.prepared_calls.clear()
+    assert numbers((await take(store, 1)).claims) == [1]

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from holdfast.core.drive import drive, drive_async, expand
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
 from holdfast.stores.connections.django import Django, django_connection
-from holdfast.stores.connections.locked_call import locked_scripts
+from holdfast.stores.connections.locked_call import locked_scripts, note_prepared
 from holdfast.stores.connections.sqlalchemy import AsyncSqlalchemy, Sqlalchemy
 from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
 from holdfast.stores.dialect import Answer, Dialect, LockedCall, Parameters, Stream, Style
@@ -21,9 +21,6 @@ from holdfast.stores.errors import translate
 from holdfast.stores.operation import Operation, Rows
 
 T = TypeVar("T")
-
-_NOT_PREPARED = "26000"
-"""The SQLSTATE of a prepared statement that the session does not have: psycopg removes all of them after a rollback."""
 
 
 class Connection(Protocol):
@@ -181,8 +178,8 @@ class AsyncPsycopg:
                 try:
                     await cursor.execute(script.encode(), prepare=False)
                 except Exception as error:
-                    if prepared is not None and getattr(error, "sqlstate", None) == _NOT_PREPARED:
-                        prepared.clear()
+                    if prepared is not None:
+                        note_prepared(prepared, call.name, error)
                     raise
                 self._answered()
             while cursor.nextset():

@@ -29,6 +29,19 @@ def locked_scripts(text: str, call: LockedCall, prepared: set[str] | None) -> It
     yield f"{lock}execute {call.name}{_list(call.arguments)}"
 
 
+def note_prepared(prepared: set[str], name: str, error: Exception) -> None:
+    """Corrects what is known about the statements of a session after an error. The caller then tries again.
+
+    The driver removes all statements after a rollback. A caller that was cancelled while it prepared a statement did not
+    see that it exists.
+    """
+    match getattr(error, "sqlstate", None):
+        case "26000":
+            prepared.clear()
+        case "42P05":
+            prepared.add(name)
+
+
 def _list(values: tuple[str, ...]) -> str:
     """In parentheses, which PostgreSQL refuses around an empty list."""
     return f"({', '.join(values)})" if values else ""

@@ -72,7 +72,8 @@ _RETRYABLE = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.DeadlockDetected,
     psycopg.errors.UniqueViolation,
-    psycopg.errors.InvalidSqlStatementName,  # psycopg removed the statements of locked calls after a rollback
+    psycopg.errors.InvalidSqlStatementName,  # psycopg removed the statements of the session after a rollback
+    psycopg.errors.DuplicatePreparedStatement,  # a cancelled caller prepared it
 )
 # Time limits of a role or a database can cancel any statement, also at start-up.
 _TIME_LIMITS = (
@@ -103,7 +104,9 @@ class PostgresStore:
         self.name = _shown(given)
         self._connect_seconds = min(_CONNECT, patience.total_seconds())
         timeouts = {"connect_timeout": max(2, round(self._connect_seconds)), **_TCP_TIMEOUTS}
-        settings: dict[str, Any] = {"application_name": application_name, **timeouts, **given}
+        # Texts are encoded here, so a setting of the role or the environment must not change it.
+        encoding = {"client_encoding": "UTF8"}
+        settings: dict[str, Any] = {"application_name": application_name, **timeouts, **given, **encoding}
         self.conninfo = make_conninfo(**settings)
         self.channel = f"holdfast_{self.dialect.schema}"
         self.pooled = False
