@@ -36,7 +36,7 @@ async def test_a_claim_works_after_another_operation_was_rolled_back(postgres_st
 async def test_a_claim_works_after_a_caller_was_cancelled_while_it_prepared_the_statement(
     postgres_store: PostgresStore,
 ) -> None:
-    """The statement exists in the session, and nobody has noted it."""
+    """The statement exists in the session and is not noted."""
     store, flow = postgres_store, settings(limit=Limit(1, by="k"))
     await declare(store, flow)
     await send(store, flow, "a", "b")

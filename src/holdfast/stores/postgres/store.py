@@ -105,8 +105,7 @@ class PostgresStore:
         self._connect_seconds = min(_CONNECT, patience.total_seconds())
         timeouts = {"connect_timeout": max(2, round(self._connect_seconds)), **_TCP_TIMEOUTS}
         # Texts are encoded here, so a setting of the role or the environment must not change it.
-        encoding = {"client_encoding": "UTF8"}
-        settings: dict[str, Any] = {"application_name": application_name, **timeouts, **given, **encoding}
+        settings = {"application_name": application_name, **timeouts, **given, "client_encoding": "UTF8"}
         self.conninfo = make_conninfo(**settings)
         self.channel = f"holdfast_{self.dialect.schema}"
         self.pooled = False

@@ -48,7 +48,7 @@ class CancellableConnection(psycopg.AsyncConnection):
     async def _cancel_and_read(self, gen: Any) -> None:
         """Requests cancellation and reads the end of the statement. Closes the connection if the server does not react."""
         try:
-            # Before libpq 17 the request has no time limit of its own.
+            # Before libpq 17 the request ignores its time limit.
             async with asyncio.timeout(2 * _CANCEL_SECONDS):
                 # It uses another connection: its success does not mean that this connection gets a response.
                 await self.cancel_safe(timeout=_CANCEL_SECONDS)
