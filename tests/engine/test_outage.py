@@ -207,6 +207,8 @@ async def test_without_a_probe_an_outage_may_last_and_one_delivery_at_a_time_tri
             await eventually(partial(ran_more, before))
             await eventually(lambda: _blocked(first))
             assert runs == before + 1
+        # The consumer is blocked before the delivery that met the outage is released.
+        await eventually(lambda: _settled(first))
         held = await all_of(first)
         assert {(d.status, d.attempts) for d in held} == {(Status.PENDING, 0)}
         assert sum(d.holds for d in held) <= len(workers)
