@@ -15,7 +15,7 @@ DEMO      := $(if $(wildcard $(STAMP)),$(VENV),$(DEMO_VENV))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench bench-full simulate chaos docs soak clean
+.PHONY: help demo test test-long check format bench bench-full simulate chaos constraints docs soak clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -24,14 +24,14 @@ help: ## list the commands
 define install
 	@echo "Installing holdfast[$(2)] into $(1)"
 	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
-	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[$(2)]'
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(2)]'
 	@touch $@
 endef
 
-$(STAMP): pyproject.toml src/holdfast/_version.py
+$(STAMP): pyproject.toml constraints.txt src/holdfast/_version.py
 	$(call install,$(VENV),$(EXTRAS))
 
-$(DEMO_VENV)/.installed: pyproject.toml src/holdfast/_version.py
+$(DEMO_VENV)/.installed: pyproject.toml constraints.txt src/holdfast/_version.py
 	$(call install,$(DEMO_VENV),console)
 
 demo: $(DEMO)/.installed ## run the demo: a shop, its failures, and what holds (ARGS="--seconds 20")
@@ -64,6 +64,13 @@ simulate: $(STAMP) ## run the deterministic simulation (ARGS="--seeds 1000", "--
 
 chaos: $(STAMP) ## run the fault lab, about ten minutes, into chaos-report/ (ARGS="--seconds 120", "--only sqlite", "--list")
 	@$(BIN)/python -m chaos $(ARGS)
+
+constraints: ## write the newest versions of all dependencies into constraints.txt; then run the tests
+	@rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new
+	@$(VENV)-new/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@grep '^#' constraints.txt > constraints.new
+	@$(VENV)-new/bin/python -m pip freeze --exclude-editable --disable-pip-version-check >> constraints.new
+	@mv constraints.new constraints.txt && rm -rf $(VENV)-new
 
 docs: $(STAMP) ## build the documentation into site/, refusing broken links
 	@$(BIN)/zensical build --strict --clean
