@@ -42,8 +42,12 @@ class CancellableConnection(psycopg.AsyncConnection):
         # The driver logs a warning if another cancellation interrupts this, so it runs in a separate task.
         ending = asyncio.create_task(self._cancel_and_read(gen))
         while not ending.done():
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await asyncio.wait({ending})
+            except asyncio.CancelledError:  # the caller does not wait for the server
+                ending.cancel()
+        if ending.cancelled():
+            self.pgconn.finish()
 
     async def _cancel_and_read(self, gen: Any) -> None:
         """Requests cancellation and reads the end of the statement. Closes the connection if the server does not react."""
@@ -57,9 +61,6 @@ class CancellableConnection(psycopg.AsyncConnection):
             pass
         except (OSError, psycopg.Error):
             self.pgconn.finish()
-        except asyncio.CancelledError:  # the loop ends
-            self.pgconn.finish()
-            raise
 
 
 class ResponseWatchdog:
