@@ -68,7 +68,8 @@ def outgoing(number: int, *, key: str | None = None, body: bytes | None = None) 
 
 
 async def send(topic: KafkaTopic, amount: int, *, keyed: bool = False) -> None:
-    async with topic.open() as sender:
+    """Prepares a test: the time limit of the topic is for what the test does, and a new producer may need longer."""
+    async with replace(topic, timeout=30.0).open() as sender:
         batch = [outgoing(number, key=f"k{number}" if keyed else None) for number in range(amount)]
         assert await sender.send(batch) == [None] * amount
 
