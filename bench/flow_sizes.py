@@ -25,8 +25,8 @@ from bench.machine import load, machine
 from holdfast import Limit, Rate, WorkerOptions
 from holdfast.app.flow_options import flow_settings
 from holdfast.core.flow import FlowSettings
-from holdfast.engine.flow_claimer import FlowClaimer
-from holdfast.engine.slot_pool import SlotPool
+from holdfast.engine.claims.flow_claimer import FlowClaimer
+from holdfast.engine.claims.slot_pool import SlotPool
 from holdfast.stores.deliveries.claim import Claimed, Lane, LaneFlow
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store

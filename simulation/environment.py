@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 from holdfast._log import Background, Logger
-from holdfast.engine import session
-from holdfast.engine.lease import Lease
-from holdfast.engine.quarantine import QuarantineRunner
-from holdfast.engine.threads import ThreadResult, Threads
+from holdfast.engine.execution.threads import ThreadResult, Threads
+from holdfast.engine.maintenance.quarantine import QuarantineRunner
+from holdfast.engine.worker import session
+from holdfast.engine.worker.lease import Lease
 from simulation.loop import VirtualLoop
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from unittest.mock import patch
 from holdfast.core import decide
 from holdfast.core.outcome import Failed, Outcome, Released, Succeeded
 from holdfast.core.retry import RetryPolicy
-from holdfast.engine.context import Context
-from holdfast.engine.control import WorkerControl
-from holdfast.engine.executor import DeliveryExecutor
-from holdfast.engine.lease import Lease
-from holdfast.engine.orphaned_claims import OrphanedClaims
-from holdfast.engine.reaper import Reaper
-from holdfast.engine.settler import Settler
+from holdfast.engine.claims.orphaned_claims import OrphanedClaims
+from holdfast.engine.execution.executor import DeliveryExecutor
+from holdfast.engine.handlers.context import Context
+from holdfast.engine.maintenance.reaper import Reaper
+from holdfast.engine.settlement.settler import Settler
+from holdfast.engine.worker.control import WorkerControl
+from holdfast.engine.worker.lease import Lease
 from holdfast.produce.producer import Producer
 from holdfast.stores.statement import Statement
 from simulation.database import Database
@@ -166,9 +166,9 @@ def _decided(wrong: Callable[[Outcome], bool]) -> Install:
         return decided
 
     def install(stack: contextlib.ExitStack) -> None:
-        from holdfast.engine import settlement
+        from holdfast.engine.settlement import builder
 
-        stack.enter_context(patch.object(settlement, "decide", make(decide.decide)))
+        stack.enter_context(patch.object(builder, "decide", make(decide.decide)))
 
     return install
 

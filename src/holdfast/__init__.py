@@ -79,9 +79,9 @@ if TYPE_CHECKING:
     from holdfast.core.retry import RetryPolicy
     from holdfast.core.telemetry.correlation import correlate
     from holdfast.engine.batches.context import BatchContext, BatchItem
-    from holdfast.engine.context import Context
-    from holdfast.engine.options import WorkerOptions
-    from holdfast.engine.tracing import Tracing
+    from holdfast.engine.handlers.context import Context
+    from holdfast.engine.telemetry.tracing import Tracing
+    from holdfast.engine.worker.options import WorkerOptions
     from holdfast.engine.workflows.step import Step
     from holdfast.engine.workflows.step_context import MappedStep
     from holdfast.idempotency.asgi import IdempotencyMiddleware
@@ -128,9 +128,9 @@ _HOMES = {
     "RetryPolicy": "core.retry",
     "BatchContext": "engine.batches.context",
     "BatchItem": "engine.batches.context",
-    "Context": "engine.context",
-    "WorkerOptions": "engine.options",
-    "Tracing": "engine.tracing",
+    "Context": "engine.handlers.context",
+    "WorkerOptions": "engine.worker.options",
+    "Tracing": "engine.telemetry.tracing",
     "MappedStep": "engine.workflows.step_context",
     "Step": "engine.workflows.step",
     "IdempotencyMiddleware": "idempotency.asgi",

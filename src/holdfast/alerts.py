@@ -3,6 +3,6 @@
 A hook is any function that takes one `DeadLetterAlert`, plain or async.
 """
 
-from holdfast.engine.alert import AlertHook, DeadLetterAlert, sentry_hook, webhook_hook
+from holdfast.engine.telemetry.alert import AlertHook, DeadLetterAlert, sentry_hook, webhook_hook
 
 __all__ = ["AlertHook", "DeadLetterAlert", "sentry_hook", "webhook_hook"]

@@ -7,7 +7,7 @@ import pytest
 from holdfast import Holdfast, Queue, Router
 from holdfast.core.duration import MAX_DURATION
 from holdfast.core.errors import ConfigurationError
-from holdfast.engine.pruner import Pruner
+from holdfast.engine.maintenance.pruner import Pruner
 from holdfast.stores.messages.registry import consumers
 from tests.support.apps import MakeApp, dsn, make_app, postgres18_dsn, sqlite_dsn
 from tests.support.builders import age

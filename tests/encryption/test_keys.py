@@ -9,7 +9,7 @@ import pytest
 from holdfast import DecryptionFailed, EncryptionKeyMissing, Holdfast, JobFailed, Limit, RebuildStopped
 from holdfast.cipher import AesGcm
 from holdfast.core.delivery import Status
-from holdfast.engine.flow_adoption import FlowAdoption
+from holdfast.engine.claims.flow_adoption import FlowAdoption
 from holdfast.stores.deliveries.claim import lanes
 from tests.encryption.conftest import NEW, OLD, Dump
 from tests.relay.broker import Broker

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast, RetryPolicy, TerminalError, correlate
 from holdfast.alerts import DeadLetterAlert, sentry_hook
 from holdfast.core.delivery import Status
-from holdfast.engine.alert import Alerts
+from holdfast.engine.telemetry.alert import Alerts
 from tests.support.apps import MakeApp
 from tests.support.worker import Log, all_of, drain, eventually, logged, statuses, working
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.engine.claim_scheduler import (
+from holdfast.engine.claims.scheduler import (
     ClaimScheduler,
     IdleWait,
     NextScan,
@@ -14,7 +14,7 @@ from holdfast.engine.claim_scheduler import (
     wait_after_round,
     wait_when_idle,
 )
-from holdfast.engine.slot_pool import SlotPool
+from holdfast.engine.claims.slot_pool import SlotPool
 from holdfast.stores.deliveries.claim import Claimed, Lane
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -8,8 +8,8 @@ from collections import Counter
 from holdfast import Holdfast
 from holdfast.app.worker_runner import worker_deps
 from holdfast.core.delivery import Status
-from holdfast.engine.control import WorkerControl
-from holdfast.engine.session import WorkerSession
+from holdfast.engine.worker.control import WorkerControl
+from holdfast.engine.worker.session import WorkerSession
 from holdfast.runtime.endpoint_handlers import EndpointHandlers
 from tests.support.worker import all_of, drain, options, statuses, wait_for, working
 

@@ -12,7 +12,7 @@ from holdfast import Context, Holdfast
 from holdfast.app.worker_runner import occurrence
 from holdfast.core.delivery import Status
 from holdfast.core.schedule import Missed, occurrences
-from holdfast.engine.cron import CronRunner, to_fire
+from holdfast.engine.maintenance.cron import CronRunner, to_fire
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.schedule import Firing, StoredSchedule, fire, pause_schedule, resume_schedule, schedules

@@ -27,7 +27,7 @@ from holdfast import (
 )
 from holdfast.brokers import kafka, nats, rabbitmq, redis
 from holdfast.core.delivery import Status
-from holdfast.engine.cron import Schedule
+from holdfast.engine.maintenance.cron import Schedule
 from tests.support.apps import MakeApp
 from tests.support.worker import Log, all_of, drain, only
 

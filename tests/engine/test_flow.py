@@ -11,8 +11,8 @@ import pytest
 from holdfast import Holdfast, Limit, Queue, Rate, RetryPolicy, Router, WorkerOptions
 from holdfast.app.flow_options import flow_settings
 from holdfast.core.delivery import Status
-from holdfast.engine.flow_claimer import FlowClaimer
-from holdfast.engine.slot_pool import SlotPool
+from holdfast.engine.claims.flow_claimer import FlowClaimer
+from holdfast.engine.claims.slot_pool import SlotPool
 from holdfast.stores.deliveries.claim import Claimed, Lane, LaneFlow
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store

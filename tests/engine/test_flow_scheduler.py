@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import Limit, Rate
 from holdfast.app.flow_options import flow_settings
-from holdfast.engine import flow_scheduler
-from holdfast.engine.flow_scheduler import FlowScheduler, flow_room, next_wait
+from holdfast.engine.claims import flow_scheduler
+from holdfast.engine.claims.flow_scheduler import FlowScheduler, flow_room, next_wait
 from holdfast.stores.deliveries.claim import LOWEST_ID, Lane, LaneFlow
 from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.core.delivery import Status
-from holdfast.engine.lease import Lease
+from holdfast.engine.worker.lease import Lease
 from holdfast.stores.deliveries.worker import renew_worker, start_worker, workers
 from tests.engine.programs.proxy import Proxy
 from tests.servers.postgres import PostgresServer

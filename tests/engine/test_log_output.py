@@ -16,7 +16,7 @@ import structlog
 import holdfast
 from holdfast import Holdfast, RetryPolicy, correlate
 from holdfast._log import Background, background, get_logger
-from holdfast.engine.repeats import MOST_KINDS, SHOWN, Repeats
+from holdfast.engine.telemetry.repeats import MOST_KINDS, SHOWN, Repeats
 from tests.support.apps import MakeApp
 from tests.support.worker import Log, drain, eventually, logged, working
 

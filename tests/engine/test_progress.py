@@ -13,9 +13,9 @@ from holdfast import BatchContext, ConfigurationError, Context, Holdfast, JobHan
 from holdfast.core.change import Retry
 from holdfast.core.delivery import Status
 from holdfast.core.progress import check_progress
-from holdfast.engine import progress
-from holdfast.engine.progress import ProgressWriter
-from holdfast.engine.settler import Ack
+from holdfast.engine.handlers import progress
+from holdfast.engine.handlers.progress import ProgressWriter
+from holdfast.engine.settlement.settler import Ack
 from holdfast.interfaces.cli.delivery_report import lines
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.stores.deliveries.progress import JobProgress

@@ -13,9 +13,9 @@ from holdfast import Context, Holdfast, Queue, RetryPolicy
 from holdfast.core.change import DeliverResult, Remove
 from holdfast.core.delivery import Status
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.lease import Lease
-from holdfast.engine.pruner import Pruner
-from holdfast.engine.settler import Ack, Settler
+from holdfast.engine.maintenance.pruner import Pruner
+from holdfast.engine.settlement.settler import Ack, Settler
+from holdfast.engine.worker.lease import Lease
 from holdfast.stores.operation import Operation
 from holdfast.stores.queries.time_travel import abandon
 from tests.engine.ways import BLOCKING

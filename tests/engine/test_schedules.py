@@ -15,7 +15,7 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.core.errors import ConfigurationError, NotFound, Refused
 from holdfast.core.schedule import next_occurrence, occurrences
-from holdfast.engine import cron
+from holdfast.engine.maintenance import cron
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.messages.publish import publish
 from holdfast.stores.messages.schedule import schedules

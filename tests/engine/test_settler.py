@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.delivery import Status
-from holdfast.engine.settler import Ack, Settler
+from holdfast.engine.settlement.settler import Ack, Settler
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -160,7 +160,7 @@ async def test_a_worker_claims_no_more_while_its_outcomes_are_not_written(
     through: tuple[PostgresStore, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is done and not written is done again if the worker dies: there must not be ever more of it."""
-    monkeypatch.setattr("holdfast.engine.settler._MOST_UNWRITTEN", 10)
+    monkeypatch.setattr("holdfast.engine.settlement.settler._MOST_UNWRITTEN", 10)
     store, proxy = through
     wrote = asyncio.Event()
     acked, settler = Acknowledged(), Settler(store, "w1", lambda _: wrote.set())

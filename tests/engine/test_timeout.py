@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Context, Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
-from holdfast.engine.threads import Threads
+from holdfast.engine.execution.threads import Threads
 from tests.support.worker import Log, drain, eventually, logged, only, run_records, statuses, wait_for, working
 
 AT_ONCE = RetryPolicy.fixed(0, attempts=2)

@@ -13,8 +13,9 @@ import pytest
 
 from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
-from holdfast.engine import idle, session
-from holdfast.engine.claim_scheduler import ClaimScheduler
+from holdfast.engine.claims import idle
+from holdfast.engine.claims.scheduler import ClaimScheduler
+from holdfast.engine.worker import session
 from holdfast.stores.deliveries.claim import claim, discover_and_claim, lanes
 from holdfast.stores.queries.query import next_due_in
 from tests.support.apps import MakeApp
@@ -180,7 +181,7 @@ async def test_what_a_settlement_makes_due_at_once_is_claimed_at_once(hf: Holdfa
 async def test_who_waited_for_settlements_claims_when_they_are_written(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engine.settler._MOST_UNWRITTEN", 0)
+    monkeypatch.setattr("holdfast.engine.settlement.settler._MOST_UNWRITTEN", 0)
     await app._runtime.registration.prepare()
     await app.publish_many([("order.placed", {"n": n}) for n in range(40)], conn=None)
     async with working(app, poll=NEVER, concurrency=1):

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.alerts import DeadLetterAlert
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.alert import Alerts
-from holdfast.engine.pruner import Pruner
+from holdfast.engine.maintenance.pruner import Pruner
+from holdfast.engine.telemetry.alert import Alerts
 from holdfast.stores.admin.alert import AlertDecision, decide_alert
 from holdfast.stores.protocol import Store
 from tests.support.apps import MakeApp

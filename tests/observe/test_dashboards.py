@@ -11,7 +11,7 @@ import yaml
 
 from holdfast.app.telemetry import _NOTHING
 from holdfast.core.telemetry.metric import Family, MetricKind
-from holdfast.engine.meter import Meter
+from holdfast.engine.telemetry.meter import Meter
 from holdfast.ops.queries.metrics import families, workflow_families
 
 FOLDER = Path(__file__).parents[2] / "docs" / "dashboards"

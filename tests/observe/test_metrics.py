@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast import ConfigurationError, Context, Holdfast, RetryPolicy, immediate
 from holdfast.app.telemetry import MetricsCollector
 from holdfast.core.telemetry.metric import Distribution, Family, MetricKind, Sample, exposition
-from holdfast.engine.meter import OTHERS, Meter
+from holdfast.engine.telemetry.meter import OTHERS, Meter
 from holdfast.interfaces.metrics.server import serve_metrics
 from holdfast.metrics import metrics_app
 from tests.engine.test_claim_scheduler import claimed

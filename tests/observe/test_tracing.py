@@ -25,8 +25,8 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.outcome import Succeeded
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.telemetry.trace_context import read_traceparent
-from holdfast.engine.invocation import RunResult
-from holdfast.engine.tracing import Tracing, traced
+from holdfast.engine.execution.invocation import RunResult
+from holdfast.engine.telemetry.tracing import Tracing, traced
 from holdfast.stores.admin.redaction import declare
 from tests.engine.test_claim_scheduler import claimed
 from tests.servers.redis import RedisServer

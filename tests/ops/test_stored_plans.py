@@ -16,7 +16,7 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound, Refused, TerminalError
 from holdfast.core.message import Address
 from holdfast.core.retry import RetryPolicy
-from holdfast.engine.options import WorkerOptions
+from holdfast.engine.worker.options import WorkerOptions
 from holdfast.ops.plans import PlanRunner
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast import CircuitBreaker, CircuitOpen, RetryPolicy, ServiceRefused
 from holdfast.core.telemetry.metric import Distribution
-from holdfast.engine.meter import OTHERS, Meter
+from holdfast.engine.telemetry.meter import OTHERS, Meter
 from tests.outbound.loopback import Reply, Reset
 from tests.outbound.test_client import Colour, client  # noqa: F401 - a fixture
 

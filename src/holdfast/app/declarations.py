@@ -10,9 +10,9 @@ from holdfast.core.events.event import EventType, EventTypes
 from holdfast.core.flow import FlowSettings
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
-from holdfast.engine.context import Context
-from holdfast.engine.cron import Schedule
-from holdfast.engine.handler import Handler
+from holdfast.engine.handlers.context import Context
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.maintenance.cron import Schedule
 from holdfast.engine.workflows.declaration import WorkflowDeclaration
 from holdfast.runtime.broker_source import BrokerSource
 from holdfast.runtime.broker_streams import reprocess_raw

@@ -9,7 +9,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import ALL, FlowSettings, KeyRule, check_limit, check_rate, key_rule, positive
 from holdfast.core.redaction.mask import secret_name
 from holdfast.core.redaction.redact import Redaction, find_redaction
-from holdfast.engine.handler import Handler
+from holdfast.engine.handlers.handler import Handler
 
 ON_DEAD = ("block", "skip")
 FLOW_OPTIONS = (

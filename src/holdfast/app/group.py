@@ -11,8 +11,8 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.group import GROUP_HEADER, OnFailure, StageInput, group_header
 from holdfast.core.key import check_key
 from holdfast.core.message import NewMessage
-from holdfast.engine.groups import FIRST_CHECK, takes_summary
-from holdfast.engine.handler import Kind
+from holdfast.engine.handlers.handler import Kind
+from holdfast.engine.settlement.group_stages import FIRST_CHECK, takes_summary
 from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.groups.group import NewGroup, NewMember

@@ -9,7 +9,7 @@ from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.events.payload import decode
 from holdfast.core.events.validation import stored_value
-from holdfast.engine.handler import result_hint
+from holdfast.engine.handlers.handler import result_hint
 from holdfast.runtime.completion import Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.groups.group import cancel_group

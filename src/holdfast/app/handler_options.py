@@ -15,7 +15,7 @@ from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priorit
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
 from holdfast.engine.batches.options import BatchOptions, batch_options
-from holdfast.engine.handler import Handler, Kind, check_function, step_context_name, takes_context
+from holdfast.engine.handlers.handler import Handler, Kind, check_function, step_context_name, takes_context
 
 Classes = tuple[type[BaseException], ...]
 

@@ -35,13 +35,13 @@ from holdfast.core.message import check_generation
 from holdfast.core.names import check_name
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
-from holdfast.engine.alert import AlertHook, Alerts
-from holdfast.engine.deps import Probe
-from holdfast.engine.handler import Handler
-from holdfast.engine.meter import Meter
-from holdfast.engine.options import WorkerOptions
-from holdfast.engine.parent_watchdog import parent_pid, watch_parent
-from holdfast.engine.tracing import Tracing
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.telemetry.alert import AlertHook, Alerts
+from holdfast.engine.telemetry.meter import Meter
+from holdfast.engine.telemetry.tracing import Tracing
+from holdfast.engine.worker.deps import Probe
+from holdfast.engine.worker.options import WorkerOptions
+from holdfast.engine.worker.parent_watchdog import parent_pid, watch_parent
 from holdfast.idempotency.dedupe import Dedupe, StoreDedupe
 from holdfast.ops.service import Operations
 from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker

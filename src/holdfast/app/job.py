@@ -15,8 +15,8 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.key import check_key
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.retry import RetryPolicy
-from holdfast.engine.context import Context
-from holdfast.engine.handler import Handler
+from holdfast.engine.handlers.context import Context
+from holdfast.engine.handlers.handler import Handler
 from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published

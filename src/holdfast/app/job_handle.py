@@ -8,8 +8,8 @@ from holdfast.core.duration import Duration, format_duration
 from holdfast.core.errors import ConfigurationError, JobFailed, NotFound
 from holdfast.core.events.validation import stored_value
 from holdfast.core.identity import delivery_id
-from holdfast.engine.handler import Handler, result_hint
-from holdfast.engine.runner import current_run
+from holdfast.engine.execution.runner import current_run
+from holdfast.engine.handlers.handler import Handler, result_hint
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.admin.actions import cancel

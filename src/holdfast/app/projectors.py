@@ -6,7 +6,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from holdfast.core.errors import NotFound, Refused
-from holdfast.engine.handler import Handler, Kind
+from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.projections.rebuild import LEASE, RebuildProgress, RebuildRequest, Rebuilt
 from holdfast.runtime.rebuild import rebuild_projector
 from holdfast.runtime.runtime import Runtime

@@ -25,8 +25,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import By, FlowSettings
 from holdfast.core.message import DEFAULT_QUEUE, Message
 from holdfast.core.schedule import Missed, check_schedule
-from holdfast.engine.cron import Schedule
-from holdfast.engine.handler import (
+from holdfast.engine.handlers.handler import (
     Handler,
     Kind,
     check_batch_function,
@@ -35,6 +34,7 @@ from holdfast.engine.handler import (
     job_parameters,
     takes_context,
 )
+from holdfast.engine.maintenance.cron import Schedule
 from holdfast.engine.workflows.commands import command_handler
 from holdfast.runtime.broker_source import broker_source
 from holdfast.runtime.ingestion import event_rule, ingest_handler, ingest_name

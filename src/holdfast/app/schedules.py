@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from holdfast.app.job import Call, Job, Placement
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
-from holdfast.engine.cron import Schedule
-from holdfast.engine.handler import Handler, Kind
+from holdfast.engine.handlers.handler import Handler, Kind
+from holdfast.engine.maintenance.cron import Schedule
 from holdfast.ops.resources.schedules import ScheduleState, new_schedule, schedule_state
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.connections.connection import run_on, run_on_async

@@ -16,9 +16,9 @@ from types import FrameType
 from holdfast._log import get_logger
 from holdfast.app.app_loader import load_app
 from holdfast.app.service_manager import ServiceManager
-from holdfast.engine.options import WorkerOptions
-from holdfast.engine.parent_watchdog import child_environment, is_child
-from holdfast.engine.process_limits import check_memory
+from holdfast.engine.worker.options import WorkerOptions
+from holdfast.engine.worker.parent_watchdog import child_environment, is_child
+from holdfast.engine.worker.process_limits import check_memory
 from holdfast.runtime.loop import lock_engine, wait_for_store
 
 log = get_logger("holdfast.supervisor")

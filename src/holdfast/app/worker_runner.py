@@ -16,15 +16,15 @@ from holdfast.core.duration import MAX_DURATION
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.events.payload import decode
 from holdfast.core.message import Address, NewMessage
-from holdfast.engine.cron import CronRunner, Schedule
-from holdfast.engine.deps import PeriodicTask, WorkerDeps
-from holdfast.engine.handler import Handler, Kind
-from holdfast.engine.options import WorkerOptions
-from holdfast.engine.periodic import first
-from holdfast.engine.process_limits import ProcessLimits
-from holdfast.engine.pruner import Pruner
-from holdfast.engine.quarantine import QuarantineRunner
-from holdfast.engine.worker import Worker
+from holdfast.engine.handlers.handler import Handler, Kind
+from holdfast.engine.maintenance.cron import CronRunner, Schedule
+from holdfast.engine.maintenance.pruner import Pruner
+from holdfast.engine.maintenance.quarantine import QuarantineRunner
+from holdfast.engine.worker.deps import PeriodicTask, WorkerDeps
+from holdfast.engine.worker.options import WorkerOptions
+from holdfast.engine.worker.periodic import first
+from holdfast.engine.worker.process_limits import ProcessLimits
+from holdfast.engine.worker.worker import Worker
 from holdfast.engine.workflows.loader import has_steps
 from holdfast.engine.workflows.sweeper import RunSweeper
 from holdfast.ops.plans import PlanRunner

@@ -20,7 +20,7 @@ from holdfast.core.message import Address, NewMessage
 from holdfast.core.workflows.graph import Exhausted
 from holdfast.core.workflows.names import check_workflow_name, start_type, step_consumer
 from holdfast.core.workflows.upcasts import ResultUpcast
-from holdfast.engine.handler import Handler, Kind, check_function, takes_context
+from holdfast.engine.handlers.handler import Handler, Kind, check_function, takes_context
 from holdfast.engine.workflows.declaration import StepSpec, WorkflowDeclaration
 from holdfast.engine.workflows.step import Step
 from holdfast.runtime.ambient_transaction import AMBIENT

@@ -15,7 +15,7 @@ from holdfast.django.configuration import DjangoConfiguration, read_configuratio
 from holdfast.django.connection_cleanup import with_cleanup
 from holdfast.django.connection_store import ConnectionStore
 from holdfast.django.database import database_of, dsn_of, is_in_memory
-from holdfast.engine.handler import Handler
+from holdfast.engine.handlers.handler import Handler
 from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published

@@ -2,7 +2,7 @@
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, SchemaMismatch
-from holdfast.engine.log_fields import error_fields
+from holdfast.engine.telemetry.log_fields import error_fields
 
 log = get_logger("holdfast.health")
 

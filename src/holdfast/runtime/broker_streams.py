@@ -20,10 +20,10 @@ from holdfast.core.identity import delivery_id, uuid7
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.telemetry.log_fields import log_fields
 from holdfast.core.telemetry.propagation import propagated
-from holdfast.engine.alert import Alerts, DeadLetterAlert
-from holdfast.engine.context import IDLE_TIMEOUT, Context
-from holdfast.engine.handler import Handler
-from holdfast.engine.options import WorkerOptions, instance_id
+from holdfast.engine.handlers.context import IDLE_TIMEOUT, Context
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.telemetry.alert import Alerts, DeadLetterAlert
+from holdfast.engine.worker.options import WorkerOptions, instance_id
 from holdfast.runtime.broker_source import BrokerSource
 from holdfast.runtime.dead_letter_forwarder import DeadLetterForwarder
 from holdfast.runtime.direct_consumer import DirectConsumer

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from holdfast.engine.worker import Worker
+from holdfast.engine.worker.worker import Worker
 from holdfast.runtime.completion import CompletionWatcher
 from holdfast.runtime.loop import running_loop
 from holdfast.stores.protocol import Store, Topic

@@ -15,7 +15,7 @@ from holdfast._log import get_logger
 from holdfast.core.drive import drive, drive_async
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.log_fields import error_fields
+from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.stores.deliveries.result import awaited_deliveries
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store, Topic

@@ -11,8 +11,8 @@ from holdfast.brokers.decoder import record_of
 from holdfast.brokers.protocol import OutgoingRecord, Target
 from holdfast.core.events import payload
 from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Message
-from holdfast.engine.alert import Alerts, DeadLetterAlert
-from holdfast.engine.log_fields import error_fields
+from holdfast.engine.telemetry.alert import Alerts, DeadLetterAlert
+from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import messages
 

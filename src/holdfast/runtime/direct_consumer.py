@@ -22,14 +22,14 @@ from holdfast.core.key import check_key
 from holdfast.core.message import NewMessage
 from holdfast.core.outcome import Succeeded
 from holdfast.core.redaction.redact import hiding
-from holdfast.engine.consumer_blocker import ConsumerBlocker
-from holdfast.engine.context import Context
-from holdfast.engine.handler import Handler
-from holdfast.engine.invocation import MessageInvocation
-from holdfast.engine.log_fields import delivery_fields
-from holdfast.engine.runner import FinishedRun, Runner
-from holdfast.engine.settlement import SettlementBuilder
-from holdfast.engine.threads import Threads
+from holdfast.engine.execution.consumer_blocker import ConsumerBlocker
+from holdfast.engine.execution.invocation import MessageInvocation
+from holdfast.engine.execution.runner import FinishedRun, Runner
+from holdfast.engine.execution.threads import Threads
+from holdfast.engine.handlers.context import Context
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.settlement.builder import SettlementBuilder
+from holdfast.engine.telemetry.log_fields import delivery_fields
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.deliveries.settle import ClaimState
 from holdfast.stores.messages.fanout import Fanout

@@ -11,8 +11,8 @@ from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable, TerminalError
 from holdfast.core.failures.classify import Rules
 from holdfast.core.message import TENANT_HEADER
-from holdfast.engine.context import Context
-from holdfast.engine.handler import Handler, Kind
+from holdfast.engine.handlers.context import Context
+from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.outbound.webhooks.circuits import EndpointCircuits
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.integrations.breaker import breakers

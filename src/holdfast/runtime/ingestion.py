@@ -15,8 +15,8 @@ from holdfast.core.flow import By, KeyRule, key_rule
 from holdfast.core.message import DEFAULT_PRIORITY
 from holdfast.core.names import MAX_NAME, check_name
 from holdfast.core.retry import RetryPolicy
-from holdfast.engine.context import Context
-from holdfast.engine.handler import Handler, Kind
+from holdfast.engine.handlers.context import Context
+from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.runtime.broker_source import BrokerSource
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")

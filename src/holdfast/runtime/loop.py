@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.log_fields import error_fields
-from holdfast.engine.periodic import first
+from holdfast.engine.telemetry.log_fields import error_fields
+from holdfast.engine.worker.periodic import first
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast")

@@ -16,10 +16,10 @@ from holdfast.core.events.pattern import matches
 from holdfast.core.message import DEFAULT_QUEUE, NewMessage
 from holdfast.core.redaction.redact import hiding
 from holdfast.core.telemetry.correlation import correlate
-from holdfast.engine.context import Context, Publisher
-from holdfast.engine.invocation import MessageInvocation
-from holdfast.engine.log_fields import error_fields, log_fields
-from holdfast.engine.threads import Threads
+from holdfast.engine.execution.invocation import MessageInvocation
+from holdfast.engine.execution.threads import Threads
+from holdfast.engine.handlers.context import Context, Publisher
+from holdfast.engine.telemetry.log_fields import error_fields, log_fields
 from holdfast.produce.commit import BoundConnection
 from holdfast.runtime.commit_watch import CommitWatch
 from holdfast.runtime.loop import running_loop

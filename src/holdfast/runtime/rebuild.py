@@ -13,12 +13,12 @@ from holdfast.core.events.event import NewerVersion
 from holdfast.core.message import Message
 from holdfast.core.outcome import error_of
 from holdfast.core.redaction.redact import hiding
-from holdfast.engine.context import IDLE_TIMEOUT, Context
-from holdfast.engine.handler import Handler
-from holdfast.engine.invocation import MessageInvocation
-from holdfast.engine.options import instance_id
-from holdfast.engine.runner import FinishedRun, Runner
-from holdfast.engine.threads import Threads
+from holdfast.engine.execution.invocation import MessageInvocation
+from holdfast.engine.execution.runner import FinishedRun, Runner
+from holdfast.engine.execution.threads import Threads
+from holdfast.engine.handlers.context import IDLE_TIMEOUT, Context
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.worker.options import instance_id
 from holdfast.projections.rebuild import Rebuild, RebuildRequest, RebuildTarget, Rebuilt
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.deliveries.settle import ClaimState

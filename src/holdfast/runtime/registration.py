@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import FlowSettings, Queue
-from holdfast.engine.handler import Handler, Kind
-from holdfast.engine.threads import Threads
+from holdfast.engine.execution.threads import Threads
+from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.runtime.store_factory import is_embedded, migrate_async, migrate_blocking
 from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async

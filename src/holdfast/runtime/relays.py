@@ -15,9 +15,9 @@ from holdfast.core.failures.classify import Rules
 from holdfast.core.message import DEFAULT_PRIORITY, Message
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy
-from holdfast.engine.context import Context
-from holdfast.engine.handler import Handler, Kind
-from holdfast.engine.options import WorkerOptions, instance_id
+from holdfast.engine.handlers.context import Context
+from holdfast.engine.handlers.handler import Handler, Kind
+from holdfast.engine.worker.options import WorkerOptions, instance_id
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.event_log.log import EventFilter
 from holdfast.stores.protocol import Store

@@ -8,12 +8,12 @@ from typing import Any
 from holdfast.brokers.relay import Relay
 from holdfast.core.failures.classify import Rules
 from holdfast.core.message import NewMessage
-from holdfast.engine.alert import Alerts
-from holdfast.engine.context import Publisher
-from holdfast.engine.deps import Probe
-from holdfast.engine.handler import Handler
-from holdfast.engine.meter import Meter
-from holdfast.engine.tracing import Tracing
+from holdfast.engine.handlers.context import Publisher
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.telemetry.alert import Alerts
+from holdfast.engine.telemetry.meter import Meter
+from holdfast.engine.telemetry.tracing import Tracing
+from holdfast.engine.worker.deps import Probe
 from holdfast.idempotency.dedupe import Dedupe
 from holdfast.produce.producer import Producer
 from holdfast.runtime.ambient_transaction import AMBIENT, AmbientTransaction

@@ -20,12 +20,12 @@ from holdfast.core.errors import NotFound
 from holdfast.core.events.event import event_type
 from holdfast.core.message import Message
 from holdfast.core.outcome import LeaseExpired
-from holdfast.engine.alert import Alerts
 from holdfast.engine.batches.context import BatchContext
-from holdfast.engine.context import Context
-from holdfast.engine.handler import Handler
-from holdfast.engine.options import WorkerOptions
-from holdfast.engine.settlement import SettlementBuilder
+from holdfast.engine.handlers.context import Context
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.settlement.builder import SettlementBuilder
+from holdfast.engine.telemetry.alert import Alerts
+from holdfast.engine.worker.options import WorkerOptions
 from holdfast.stores.deliveries.claim import rescue
 from holdfast.stores.deliveries.settle import settle
 from holdfast.stores.operation import Operation

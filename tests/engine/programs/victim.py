@@ -7,7 +7,7 @@ from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from holdfast.engine.options import WorkerOptions
+from holdfast.engine.worker.options import WorkerOptions
 from tests.engine.programs import lab
 
 

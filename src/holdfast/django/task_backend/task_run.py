@@ -23,7 +23,7 @@ from holdfast.django.task_backend.api import (
     task_started,
 )
 from holdfast.django.task_backend.stored_task import TaskCall, task_error, with_options
-from holdfast.engine.context import Context
+from holdfast.engine.handlers.context import Context
 
 if TYPE_CHECKING:
     from holdfast.django.app import DjangoHoldfast

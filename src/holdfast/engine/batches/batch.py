@@ -6,8 +6,8 @@ from datetime import datetime
 from uuid import UUID
 
 from holdfast.core.message import RAW_TYPE
-from holdfast.engine.handler import Handler
-from holdfast.engine.log_fields import delivery_fields
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.telemetry.log_fields import delivery_fields
 from holdfast.stores.deliveries.claim import Claimed
 
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from holdfast.engine.batches.scheduler import BatchScheduler
-from holdfast.engine.handler import Handler
-from holdfast.engine.options import WorkerOptions
-from holdfast.engine.slot_pool import SlotPool
+from holdfast.engine.claims.slot_pool import SlotPool
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.worker.options import WorkerOptions
 from holdfast.stores.deliveries.batch import batch_lanes, claim_batch
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.protocol import Store

@@ -10,7 +10,7 @@ from holdfast.core.decide import budget
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.retry import RetryPolicy
-from holdfast.engine.context import Publisher
+from holdfast.engine.handlers.context import Publisher
 from holdfast.stores.connections.caller_transaction import bind, bind_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
 from holdfast.stores.deliveries.batch import complete_batch

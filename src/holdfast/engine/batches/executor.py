@@ -22,15 +22,15 @@ from holdfast.core.telemetry.trace_context import TRACEPARENT
 from holdfast.engine.batches.batch import ClaimedBatch
 from holdfast.engine.batches.context import BatchContext
 from holdfast.engine.batches.runner import BatchRunner, FinishedBatch
-from holdfast.engine.confirmation import Confirmation
-from holdfast.engine.consumer_blocker import ConsumerBlocker
-from holdfast.engine.deps import WorkerDeps
-from holdfast.engine.handler import Handler
-from holdfast.engine.log_fields import error_fields
-from holdfast.engine.payloads import LargePayloads, LoadedBatch
-from holdfast.engine.runner import NEWER_VERSION_DELAY, RolledBack
-from holdfast.engine.settlement import SettlementBuilder
-from holdfast.engine.settler import Settler
+from holdfast.engine.execution.confirmation import Confirmation
+from holdfast.engine.execution.consumer_blocker import ConsumerBlocker
+from holdfast.engine.execution.payloads import LargePayloads, LoadedBatch
+from holdfast.engine.execution.runner import NEWER_VERSION_DELAY, RolledBack
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.settlement.builder import SettlementBuilder
+from holdfast.engine.settlement.settler import Settler
+from holdfast.engine.telemetry.log_fields import error_fields
+from holdfast.engine.worker.deps import WorkerDeps
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.deliveries.dedupe import is_rerun, window_key
 from holdfast.stores.deliveries.settle import ClaimState

@@ -15,11 +15,11 @@ from holdfast.core.failures.classify import Rules
 from holdfast.core.outcome import Failed, Outcome, Released, Succeeded, outcome_of
 from holdfast.core.redaction.redact import hidden
 from holdfast.engine.batches.context import BatchContext
-from holdfast.engine.handler import Handler
-from holdfast.engine.invocation import RunResult, Thread
-from holdfast.engine.runner import call_function, cancelled_run, check_returned, failed, released_run
-from holdfast.engine.threads import Threads
-from holdfast.engine.tracing import Tracing, traced_batch
+from holdfast.engine.execution.invocation import RunResult, Thread
+from holdfast.engine.execution.runner import call_function, cancelled_run, check_returned, failed, released_run
+from holdfast.engine.execution.threads import Threads
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.telemetry.tracing import Tracing, traced_batch
 from holdfast.stores.deliveries.claim import Claimed
 
 _OF_ONE_DELIVERY = ("event_id", "event_type", "source", "attempt")

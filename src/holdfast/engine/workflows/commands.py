@@ -11,8 +11,8 @@ from holdfast.core.failures.classify import Rules
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.workflows.names import COMMANDS, is_start
-from holdfast.engine.context import Context
-from holdfast.engine.handler import Handler, Kind
+from holdfast.engine.handlers.context import Context
+from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.engine.workflows.settler import new_events
 from holdfast.stores.workflows.failure import cancel_run, trigger_step
 from holdfast.stores.workflows.retry import retry_run

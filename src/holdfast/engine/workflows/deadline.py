@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from holdfast.core.change import Change, Postpone, Retry
 from holdfast.core.duration import format_duration
 from holdfast.core.errors import HoldfastError
-from holdfast.engine.handler import Handler
+from holdfast.engine.handlers.handler import Handler
 from holdfast.stores.workflows.wait import DeadlineRow
 
 _NONE = timedelta(0)

@@ -12,8 +12,8 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.workflows.graph import Exhausted, Graph, Node, nearest_step
 from holdfast.core.workflows.names import check_step_name, is_undo, name_array, undo_of
 from holdfast.core.workflows.upcasts import ResultUpcast, ResultUpcasts
-from holdfast.engine.handler import hints_of, step_context_name, takes_context
-from holdfast.engine.parameters import Parameters
+from holdfast.engine.handlers.handler import hints_of, step_context_name, takes_context
+from holdfast.engine.handlers.parameters import Parameters
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,8 +10,8 @@ from holdfast._log import get_logger
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.workflows.graph import Graph
-from holdfast.engine.handler import Handler
-from holdfast.engine.log_fields import delivery_fields
+from holdfast.engine.handlers.handler import Handler
+from holdfast.engine.telemetry.log_fields import delivery_fields
 from holdfast.engine.workflows.declaration import StepSpec
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.operation import Operation

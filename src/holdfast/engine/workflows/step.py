@@ -13,7 +13,7 @@ from holdfast.core.events import payload
 from holdfast.core.events.validation import stored_value
 from holdfast.core.names import check_name
 from holdfast.core.workflows.names import memo_name
-from holdfast.engine.handler import hints_of
+from holdfast.engine.handlers.handler import hints_of
 from holdfast.engine.workflows.fan_out import ChildWorkflow, Requests, map_items, run_child
 from holdfast.engine.workflows.step_context import StepContext, SyncStepContext
 from holdfast.stores.operation import Operation

@@ -2,7 +2,7 @@
 
 from holdfast.core.change import Change, Deliver, Discard, Suspend
 from holdfast.core.outcome import Succeeded
-from holdfast.engine.settler import Ack
+from holdfast.engine.settlement.settler import Ack
 from holdfast.engine.workflows.settler import CompletedStep, RunCancellation, StepOutcome
 from holdfast.engine.workflows.step_context import StepContext
 from holdfast.stores.deliveries.settle import Settlement

@@ -7,7 +7,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.events import payload
 from holdfast.core.events.validation import fitting_value, stored_value
 from holdfast.core.workflows.graph import Graph
-from holdfast.engine.context import Context, SyncContext
+from holdfast.engine.handlers.context import Context, SyncContext
 from holdfast.engine.workflows.deadline import RunningDeadline
 from holdfast.engine.workflows.declaration import StepSpec
 from holdfast.stores.operation import Operation

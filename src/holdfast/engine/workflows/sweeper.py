@@ -7,7 +7,7 @@ from uuid import UUID
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.log_fields import error_fields
+from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.engine.workflows.settler import new_events
 from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.advance import UnadvancedStep, advance_completed, next_steps, unadvanced_steps

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, SchemaMismatch
 from holdfast.core.text import storable
-from holdfast.engine.log_fields import error_fields
-from holdfast.engine.periodic import every
+from holdfast.engine.telemetry.log_fields import error_fields
+from holdfast.engine.worker.periodic import every
 from holdfast.idempotency.asgi import IdempotencyMiddleware
 from holdfast.interfaces.api import commands, plans, queries
 from holdfast.interfaces.api.auth import CALLER, AuthMiddleware

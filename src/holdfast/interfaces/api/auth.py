@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError
-from holdfast.engine.log_fields import error_fields
+from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.api.problem import Problem, problem_of, respond
 from holdfast.interfaces.presentation.refusals import UNAUTHENTICATED, RateLimit, Refusals

@@ -14,7 +14,7 @@ from holdfast.interfaces.cli.settings import command, settings
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
-    from holdfast.engine.options import WorkerOptions
+    from holdfast.engine.worker.options import WorkerOptions
 
 
 @command(name="worker", logs=True)
@@ -79,7 +79,7 @@ def cli(queues: str | None, processes: int, generation: int | None, **given: Any
     The first SIGTERM or SIGINT stops claiming and lets running handlers finish within --grace. The second one stops
     immediately. With --max-deliveries or --max-memory, the worker runs in a child process that is drained and replaced.
     """
-    from holdfast.engine.options import WorkerOptions
+    from holdfast.engine.worker.options import WorkerOptions
     from holdfast.interfaces.cli.logs import configure_logs
 
     chosen = settings()

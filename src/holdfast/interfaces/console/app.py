@@ -19,7 +19,7 @@ from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, PermissionDenied, Refused, StoreError
 from holdfast.core.redaction.mask import mask
 from holdfast.core.text import storable
-from holdfast.engine.log_fields import error_fields
+from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.interfaces.console import (
     delivery_pages,
     failure_pages,

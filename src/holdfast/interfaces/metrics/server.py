@@ -16,7 +16,7 @@ from holdfast._log import get_logger
 from holdfast.app.telemetry import MetricsCollector
 from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.core.telemetry.metric import exposition
-from holdfast.engine.log_fields import error_fields
+from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.ops.readiness import Readiness
 
 if TYPE_CHECKING:

@@ -1,0 +1,48 @@
+"""Finds claims that a worker holds but does not know, because a claim committed and its reply was lost.
+
+The worker's own lease keeps them alive, so no other worker would take them over.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from holdfast._log import get_logger
+from holdfast.engine.claims.slot_pool import SlotPool
+from holdfast.engine.settlement.builder import release_unstarted
+from holdfast.engine.settlement.settler import Ack, Settler
+from holdfast.stores.deliveries.claim import held_claims
+from holdfast.stores.protocol import Store
+
+log = get_logger("holdfast.worker")
+
+
+class OrphanedClaims:
+    """Releases the orphaned claims of one worker session."""
+
+    def __init__(self, store: Store, worker: str, settler: Settler, pools: Sequence[SlotPool]) -> None:
+        self._store, self._worker, self._settler, self._pools = store, worker, settler, pools
+        self._unknown: dict[UUID, int] = {}
+
+    async def scan(self) -> None:
+        """Releases the claims that were unknown to the worker in the last scan and still are.
+
+        One scan is not enough: a claim in progress is in the store before the worker knows it.
+        """
+        unknown = await self._held_unknown()
+        orphaned = {id: fence for id, fence in unknown.items() if self._unknown.get(id) == fence}
+        self._unknown = {id: fence for id, fence in unknown.items() if id not in orphaned}
+        self._release(orphaned)
+
+    async def release_all(self) -> None:
+        """Releases everything unknown. Call it only when no claim is in progress."""
+        self._release(await self._held_unknown())
+
+    async def _held_unknown(self) -> dict[UUID, int]:
+        held = await self._store.run(held_claims(self._worker))
+        known = self._settler.ids().union(*(pool.ids() for pool in self._pools))
+        return {id: fence for id, fence in held.items() if id not in known}
+
+    def _release(self, orphaned: dict[UUID, int]) -> None:
+        for id, fence in orphaned.items():
+            log.warning("orphaned claim released", delivery_id=str(id), worker=self._worker)
+            self._settler.add(Ack(release_unstarted(id, fence)))

@@ -1,0 +1,1 @@
+"""What runs report: log fields, folded log lines, metrics, traces and alerts."""
