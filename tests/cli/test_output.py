@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.core.redaction.mask import REDACTED, mask
-from holdfast.interfaces.cli.delivery_report import last_frames
+from holdfast.interfaces.cli.deliveries.delivery_report import last_frames
 from holdfast.interfaces.cli.table import Column, lines_of
 from holdfast.interfaces.presentation import formatting
 from holdfast.interfaces.presentation.formatting import ago, moment, printable, rough

@@ -16,7 +16,7 @@ from holdfast.core.progress import check_progress
 from holdfast.engine.handlers import progress
 from holdfast.engine.handlers.progress import ProgressWriter
 from holdfast.engine.settlement.settler import Ack
-from holdfast.interfaces.cli.delivery_report import lines
+from holdfast.interfaces.cli.deliveries.delivery_report import lines
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.stores.deliveries.progress import JobProgress
 from holdfast.stores.deliveries.settle import Settlement

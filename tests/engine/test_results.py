@@ -32,7 +32,7 @@ from holdfast import (
 from holdfast.brokers import redis
 from holdfast.core.delivery import Status
 from holdfast.core.identity import first_id
-from holdfast.interfaces.cli.delivery_report import lines
+from holdfast.interfaces.cli.deliveries.delivery_report import lines
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.stores.admin.actions import cancel, replay
 from holdfast.stores.deliveries.result import forget_results

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from holdfast.core.delivery import Status
 from holdfast.core.flow import FlowSettings
-from holdfast.interfaces.cli.delivery_report import lines
+from holdfast.interfaces.cli.deliveries.delivery_report import lines
 from holdfast.ops.doctor.checks import Finding
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import discard

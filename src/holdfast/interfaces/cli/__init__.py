@@ -1,8 +1,13 @@
-"""The `holdfast` command: one module per subcommand. Data goes to stdout, notes and errors to stderr.
+"""The `holdfast` command. Data goes to stdout, notes and errors to stderr.
 
 `root` imports a subcommand on first use and turns every error into one line and an exit code (`exit_codes`).
 `settings` defines the options that every command accepts, `filters` the options of lists. `actions` makes the commands
-of operator actions from the shared table. `output` prints tables (`table`, `columns`) or JSON (`--format json`).
+of operator actions from the shared table. `output` prints tables (`table`) or JSON (`--format json`).
+
+    deliveries    messages, deliveries, dead letters, replay, bulk actions
+    processing    queues, consumers, jobs, schedules, projectors, workflows
+    integrations  HTTP keys, webhooks, encryption
+    system        workers, console, schema, statistics, access, drills
 """
 
 from holdfast.interfaces.cli.root import main

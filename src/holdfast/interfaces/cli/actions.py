@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
+from holdfast.interfaces.cli.deliveries.publish import print_published
 from holdfast.interfaces.cli.filters import JSON
 from holdfast.interfaces.cli.output import note, show_json
-from holdfast.interfaces.cli.publish import print_published
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.presentation.actions import ACTIONS, RUNS
 from holdfast.interfaces.presentation.operator_action import ActionField, FieldKind, OperatorAction, Resource

@@ -15,28 +15,45 @@ from holdfast.interfaces.cli.exit_codes import ExitCode, code_of, describe
 from holdfast.interfaces.cli.settings import Settings, shared_options
 from holdfast.interfaces.presentation.formatting import printable
 
-_COMMANDS = (
-    *("demo", "worker", "console", "publish", "enqueue", "replay", "search", "dlq", "deliveries", "messages", "jobs"),
-    *(
-        "queues",
-        "consumers",
-        "projectors",
-        "workflows",
-        "groups",
-        "schedules",
-        "breakers",
-        "webhooks",
-        "idempotency",
-        "workers",
-        "stats",
-        "top",
-        "tail",
-        "doctor",
-    ),
-    *("schema", "audit", "plans", "tokens", "drill", "mcp", "prune", "encryption", "completion", "version"),
-)
-# A command is `cli` in the module of its name, which is imported on first use, or has its name in one of these modules.
-_MODULES = {**dict.fromkeys(("queues", "breakers", "workers"), "resources"), "enqueue": "publish"}
+# The module of each command, imported on first use, in the order of the help. The command is `cli` in the module of its
+# name, else it has its name.
+_COMMANDS = {
+    "demo": "system.demo",
+    "worker": "system.worker",
+    "console": "system.console",
+    "publish": "deliveries.publish",
+    "enqueue": "deliveries.publish",
+    "replay": "deliveries.replay",
+    "search": "deliveries.search",
+    "dlq": "deliveries.dlq",
+    "deliveries": "deliveries.deliveries",
+    "messages": "deliveries.messages",
+    "jobs": "processing.jobs",
+    "queues": "processing.resources",
+    "consumers": "processing.consumers",
+    "projectors": "processing.projectors",
+    "workflows": "processing.workflows",
+    "groups": "processing.groups",
+    "schedules": "processing.schedules",
+    "breakers": "processing.resources",
+    "webhooks": "integrations.webhooks",
+    "idempotency": "integrations.idempotency",
+    "workers": "processing.resources",
+    "stats": "system.stats",
+    "top": "system.top",
+    "tail": "deliveries.tail",
+    "doctor": "system.doctor",
+    "schema": "system.schema",
+    "audit": "system.audit",
+    "plans": "deliveries.plans",
+    "tokens": "system.tokens",
+    "drill": "system.drill",
+    "mcp": "system.mcp",
+    "prune": "deliveries.prune",
+    "encryption": "integrations.encryption",
+    "completion": "completion",
+    "version": "system.version",
+}
 _PACKAGE = "holdfast.interfaces.cli"
 
 # Raised since click 8.2; earlier versions print the help themselves.
@@ -50,10 +67,11 @@ class Root(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        name = _COMMANDS.get(cmd_name)
+        if name is None:
             return None
-        module = import_module(f"{_PACKAGE}.{_MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "cli")
+        module = import_module(f"{_PACKAGE}.{name}")
+        command: click.Command = getattr(module, "cli" if name.split(".")[-1] == cmd_name else cmd_name)
         return command
 
     def main(

@@ -8,7 +8,7 @@ import click
 
 from holdfast.core.errors import Refused
 from holdfast.interfaces.cli.actions import REASON
-from holdfast.interfaces.cli.bulk import (
+from holdfast.interfaces.cli.deliveries.bulk import (
     DRY_RUN,
     LIMIT,
     PLAN_FILE,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.interfaces.cli.actions import REASON, add_actions
+from holdfast.interfaces.cli.deliveries.publish import read_headers
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import console, note, show_json, show_list
-from holdfast.interfaces.cli.publish import read_headers
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column
 from holdfast.interfaces.presentation.actions import WEBHOOKS

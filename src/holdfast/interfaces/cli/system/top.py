@@ -13,7 +13,7 @@ from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import DURATION
 from holdfast.interfaces.cli.output import console, show_json, status_style
 from holdfast.interfaces.cli.settings import command, settings
-from holdfast.interfaces.cli.stats import render_stats
+from holdfast.interfaces.cli.system.stats import render_stats
 from holdfast.interfaces.cli.table import Column, lines_of
 from holdfast.interfaces.presentation.formatting import many, rough
 from holdfast.ops.queries.stats import Stats

@@ -4,7 +4,7 @@ import shlex
 
 import click
 
-from holdfast.interfaces.cli.columns import when
+from holdfast.interfaces.cli.deliveries.columns import when
 from holdfast.interfaces.cli.filters import PAGE
 from holdfast.interfaces.cli.output import note, print_table, show_json, status_style
 from holdfast.interfaces.cli.settings import command, settings

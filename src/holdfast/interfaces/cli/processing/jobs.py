@@ -6,9 +6,9 @@ from uuid import UUID
 import click
 
 from holdfast.interfaces.cli.actions import REASON
-from holdfast.interfaces.cli.bulk import DRY_RUN, act, saver
-from holdfast.interfaces.cli.columns import delivery_columns
-from holdfast.interfaces.cli.delivery_report import print_report
+from holdfast.interfaces.cli.deliveries.bulk import DRY_RUN, act, saver
+from holdfast.interfaces.cli.deliveries.columns import delivery_columns
+from holdfast.interfaces.cli.deliveries.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import ID, STATUS, page_options
 from holdfast.interfaces.cli.output import show_list, show_value

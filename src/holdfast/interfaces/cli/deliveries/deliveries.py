@@ -7,9 +7,9 @@ from uuid import UUID
 import click
 
 from holdfast.interfaces.cli.actions import REASON
-from holdfast.interfaces.cli.bulk import DRY_RUN, LIMIT, PLAN_FILE, act, read_plan, saver, write_plan
-from holdfast.interfaces.cli.columns import delivery_columns
-from holdfast.interfaces.cli.delivery_report import print_report
+from holdfast.interfaces.cli.deliveries.bulk import DRY_RUN, LIMIT, PLAN_FILE, act, read_plan, saver, write_plan
+from holdfast.interfaces.cli.deliveries.columns import delivery_columns
+from holdfast.interfaces.cli.deliveries.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import ID, STATUS, filter_options, page_options
 from holdfast.interfaces.cli.output import show_list, show_value

@@ -6,7 +6,7 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import NotFound
-from holdfast.interfaces.cli.columns import delivery_columns, message_columns
+from holdfast.interfaces.cli.deliveries.columns import delivery_columns, message_columns
 from holdfast.interfaces.cli.filters import ID, TIME, page_options
 from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings

@@ -9,9 +9,9 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.cli.columns import dead_letter_columns
-from holdfast.interfaces.cli.deliveries import add_bulk_action
-from holdfast.interfaces.cli.delivery_report import print_report
+from holdfast.interfaces.cli.deliveries.columns import dead_letter_columns
+from holdfast.interfaces.cli.deliveries.deliveries import add_bulk_action
+from holdfast.interfaces.cli.deliveries.delivery_report import print_report
 from holdfast.interfaces.cli.filters import ID, filter_options, page_options
 from holdfast.interfaces.cli.output import ProgressLine, note, show_list, show_value
 from holdfast.interfaces.cli.settings import command, group, settings

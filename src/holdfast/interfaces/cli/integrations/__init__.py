@@ -1,0 +1,1 @@
+"""Commands for HTTP keys, webhooks and the encryption of stored values."""

@@ -1,0 +1,1 @@
+"""Commands for what processes deliveries: queues, consumers, jobs, groups, schedules, projectors, workflows."""

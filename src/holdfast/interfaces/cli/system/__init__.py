@@ -1,0 +1,1 @@
+"""Commands that run and check Holdfast: workers, console, schema, statistics, access, drills."""
