@@ -16,7 +16,7 @@ from holdfast import Holdfast
 from holdfast.console import console
 from holdfast.interfaces.api.app import api
 from holdfast.interfaces.cli import main
-from holdfast.interfaces.console.workflow_graph import run_graph
+from holdfast.interfaces.console.pages.workflow_graph import run_graph
 from holdfast.interfaces.mcp.server import server
 from tests.support.worker import drain
 from tests.workflows.test_operating import order, quick

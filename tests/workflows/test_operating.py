@@ -18,7 +18,7 @@ from holdfast import (
     Step,
     TerminalError,
 )
-from holdfast.interfaces.console.workflow_graph import run_graph
+from holdfast.interfaces.console.pages.workflow_graph import run_graph
 from holdfast.interfaces.presentation.filters import run_filter
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.interfaces.presentation.workflows import (

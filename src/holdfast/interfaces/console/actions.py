@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.console import plan_pages
+from holdfast.interfaces.console.pages import plans
 from holdfast.interfaces.console.request import ConsoleRequest, Redirect
 from holdfast.interfaces.console.user import ROLES, Role
 from holdfast.interfaces.presentation.actions import ACTIONS as OPERATOR_ACTIONS
@@ -71,11 +71,11 @@ def _read(field: ActionField, text: str) -> object:
 
 
 ACTIONS: dict[str, ConsoleAction] = {
-    "/plans": ConsoleAction(Role.OPERATOR, plan_pages.preview),
-    "/plans/start": ConsoleAction(Role.OPERATOR, plan_pages.start),
-    "/plans/pause": ConsoleAction(Role.OPERATOR, plan_pages.pause),
-    "/plans/resume": ConsoleAction(Role.OPERATOR, plan_pages.resume),
-    "/plans/abandon": ConsoleAction(Role.OPERATOR, plan_pages.abandon),
+    "/plans": ConsoleAction(Role.OPERATOR, plans.preview),
+    "/plans/start": ConsoleAction(Role.OPERATOR, plans.start),
+    "/plans/pause": ConsoleAction(Role.OPERATOR, plans.pause),
+    "/plans/resume": ConsoleAction(Role.OPERATOR, plans.resume),
+    "/plans/abandon": ConsoleAction(Role.OPERATOR, plans.abandon),
     **{f"{action.resource.page}/{action.verb}": _form_action(action) for action in OPERATOR_ACTIONS if action.label},
 }
 """Changes by the path that receives their form."""

@@ -20,18 +20,18 @@ from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, Pe
 from holdfast.core.redaction.mask import mask
 from holdfast.core.text import storable
 from holdfast.engine.telemetry.log_fields import error_fields
-from holdfast.interfaces.console import (
-    delivery_pages,
-    failure_pages,
-    flow_pages,
-    job_group_pages,
-    overview,
-    plan_pages,
-    system_pages,
-    template_env,
-    workflow_pages,
-)
+from holdfast.interfaces.console import template_env
 from holdfast.interfaces.console.actions import ACTIONS, ConsoleAction
+from holdfast.interfaces.console.pages import (
+    deliveries,
+    failures,
+    flow,
+    job_groups,
+    overview,
+    plans,
+    system,
+    workflows,
+)
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage, Redirect, read_form
 from holdfast.interfaces.console.security import (
     Forbidden,
@@ -60,33 +60,33 @@ View = Callable[[ConsoleRequest], Awaitable[HtmlPage | Response]]
 
 PAGES: dict[str, View] = {
     "/": overview.overview,
-    "/groups": failure_pages.groups,
-    "/dead": delivery_pages.dead_letters,
-    "/deliveries": delivery_pages.deliveries,
-    "/deliveries/{id}": delivery_pages.delivery,
-    "/tail": failure_pages.tail,
-    "/compare": failure_pages.comparison,
-    "/messages": delivery_pages.messages,
-    "/messages/{id}": delivery_pages.message,
-    "/requests": delivery_pages.request_trace,
-    "/find": delivery_pages.find,
-    "/search": delivery_pages.search,
-    "/plans": plan_pages.plans,
-    "/plans/{id}": plan_pages.plan,
-    "/queues": system_pages.queues,
-    "/consumers": system_pages.consumers,
-    "/flow": flow_pages.flow,
-    "/projectors": system_pages.projectors,
-    "/workflows": workflow_pages.workflows,
-    "/workflows/{id}": workflow_pages.workflow_run,
-    "/job-groups": job_group_pages.job_groups,
-    "/job-groups/{id}": job_group_pages.job_group,
-    "/schedules": system_pages.schedules,
-    "/webhooks": system_pages.webhooks,
-    "/breakers": system_pages.breakers,
-    "/keys": system_pages.keys,
-    "/workers": system_pages.workers,
-    "/audit": system_pages.audit,
+    "/groups": failures.groups,
+    "/dead": deliveries.dead_letters,
+    "/deliveries": deliveries.deliveries,
+    "/deliveries/{id}": deliveries.delivery,
+    "/tail": failures.tail,
+    "/compare": failures.comparison,
+    "/messages": deliveries.messages,
+    "/messages/{id}": deliveries.message,
+    "/requests": deliveries.request_trace,
+    "/find": deliveries.find,
+    "/search": deliveries.search,
+    "/plans": plans.plans,
+    "/plans/{id}": plans.plan,
+    "/queues": system.queues,
+    "/consumers": system.consumers,
+    "/flow": flow.flow,
+    "/projectors": system.projectors,
+    "/workflows": workflows.workflows,
+    "/workflows/{id}": workflows.workflow_run,
+    "/job-groups": job_groups.job_groups,
+    "/job-groups/{id}": job_groups.job_group,
+    "/schedules": system.schedules,
+    "/webhooks": system.webhooks,
+    "/breakers": system.breakers,
+    "/keys": system.keys,
+    "/workers": system.workers,
+    "/audit": system.audit,
 }
 """HtmlPage functions by path."""
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from starlette.responses import RedirectResponse
 
 from holdfast.core.errors import NotFound
-from holdfast.interfaces.console.failure_pages import group_card, group_inputs
+from holdfast.interfaces.console.pages.failures import group_card, group_inputs
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
 from holdfast.interfaces.presentation.deliveries import next_commands, search_scope
 from holdfast.interfaces.presentation.filters import (

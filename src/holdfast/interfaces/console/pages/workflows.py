@@ -4,8 +4,8 @@ import secrets
 import shlex
 from typing import Any
 
+from holdfast.interfaces.console.pages.workflow_graph import run_graph
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
-from holdfast.interfaces.console.workflow_graph import run_graph
 from holdfast.interfaces.presentation.filters import RUN_FIELDS, parse_id, parse_range, run_filter
 from holdfast.interfaces.presentation.workflows import (
     duration,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from holdfast.core.circuit import CircuitState
-from holdfast.interfaces.console import chart
+from holdfast.interfaces.console.pages import chart
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
 from holdfast.interfaces.presentation.filters import parse_choice
 from holdfast.ops.queries.throughput import Minute

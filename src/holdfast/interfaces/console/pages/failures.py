@@ -3,7 +3,12 @@
 from datetime import timedelta
 
 from holdfast.core.delivery import Status
-from holdfast.interfaces.console.overview import FailureGroupCard, failure_group_cards, failure_groups, is_truncated
+from holdfast.interfaces.console.pages.overview import (
+    FailureGroupCard,
+    failure_group_cards,
+    failure_groups,
+    is_truncated,
+)
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
 from holdfast.interfaces.presentation.deliveries import state
 from holdfast.interfaces.presentation.filters import STATES, as_cli_options, parse_choice, parse_filter, parse_id
