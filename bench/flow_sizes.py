@@ -23,7 +23,7 @@ import psycopg
 
 from bench.machine import load, machine
 from holdfast import Limit, Rate, WorkerOptions
-from holdfast.app.flow_options import flow_settings
+from holdfast.app.declaration.flow_options import flow_settings
 from holdfast.core.flow import FlowSettings
 from holdfast.engine.claims.flow_claimer import FlowClaimer
 from holdfast.engine.claims.slot_pool import SlotPool

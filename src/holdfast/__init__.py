@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from holdfast._version import __version__
 
 if TYPE_CHECKING:
-    from holdfast.app.group import Group, JobCall
-    from holdfast.app.group_handle import GroupHandle
+    from holdfast.app.declaration.router import Router
     from holdfast.app.holdfast import Holdfast
-    from holdfast.app.job import Job
-    from holdfast.app.job_handle import JobHandle
-    from holdfast.app.router import Router
-    from holdfast.app.workflow import Workflow
-    from holdfast.app.workflow_run import WorkflowRun
+    from holdfast.app.jobs.group import Group, JobCall
+    from holdfast.app.jobs.group_handle import GroupHandle
+    from holdfast.app.jobs.job import Job
+    from holdfast.app.jobs.job_handle import JobHandle
+    from holdfast.app.workflows.workflow import Workflow
+    from holdfast.app.workflows.workflow_run import WorkflowRun
     from holdfast.core.errors import (
         AddressRefused,
         AlreadyHandled,
@@ -103,16 +103,16 @@ if TYPE_CHECKING:
 
 # Every other public name is an error.
 _HOMES = {
-    "Group": "app.group",
-    "JobCall": "app.group",
-    "GroupHandle": "app.group_handle",
+    "Group": "app.jobs.group",
+    "JobCall": "app.jobs.group",
+    "GroupHandle": "app.jobs.group_handle",
     "GroupSummary": "core.group",
     "Holdfast": "app.holdfast",
-    "Job": "app.job",
-    "JobHandle": "app.job_handle",
-    "Router": "app.router",
-    "Workflow": "app.workflow",
-    "WorkflowRun": "app.workflow_run",
+    "Job": "app.jobs.job",
+    "JobHandle": "app.jobs.job_handle",
+    "Router": "app.declaration.router",
+    "Workflow": "app.workflows.workflow",
+    "WorkflowRun": "app.workflows.workflow_run",
     "Rules": "core.failures.classify",
     "Verdict": "core.failures.classify",
     "correlate": "core.telemetry.correlation",

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import ConfigurationError, Limit, Queue, Rate
-from holdfast.app.flow_options import flow_settings
+from holdfast.app.declaration.flow_options import flow_settings
 from holdfast.core.flow import KeyRule, bounded_key, key_rule, stored_flow
 
 

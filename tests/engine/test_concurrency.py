@@ -6,7 +6,7 @@ import time
 from collections import Counter
 
 from holdfast import Holdfast
-from holdfast.app.worker_runner import worker_deps
+from holdfast.app.worker.worker_runner import worker_deps
 from holdfast.core.delivery import Status
 from holdfast.engine.worker.control import WorkerControl
 from holdfast.engine.worker.session import WorkerSession

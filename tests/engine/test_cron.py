@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.app.worker_runner import occurrence
+from holdfast.app.worker.worker_runner import occurrence
 from holdfast.core.delivery import Status
 from holdfast.core.schedule import Missed, occurrences
 from holdfast.engine.maintenance.cron import CronRunner, to_fire

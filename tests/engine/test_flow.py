@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast import Holdfast, Limit, Queue, Rate, RetryPolicy, Router, WorkerOptions
-from holdfast.app.flow_options import flow_settings
+from holdfast.app.declaration.flow_options import flow_settings
 from holdfast.core.delivery import Status
 from holdfast.engine.claims.flow_claimer import FlowClaimer
 from holdfast.engine.claims.slot_pool import SlotPool

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import Limit, Rate
-from holdfast.app.flow_options import flow_settings
+from holdfast.app.declaration.flow_options import flow_settings
 from holdfast.engine.claims import flow_scheduler
 from holdfast.engine.claims.flow_scheduler import FlowScheduler, flow_room, next_wait
 from holdfast.stores.deliveries.claim import LOWEST_ID, Lane, LaneFlow

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.app.flow_options import flow_settings
+from holdfast.app.declaration.flow_options import flow_settings
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.flow import FlowSettings
 from holdfast.stores.deliveries.claim import Claimed, Lane, lanes

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, WorkerOptions
-from holdfast.app.handler_options import HandlerOptions
+from holdfast.app.declaration.handler_options import HandlerOptions
 from holdfast.core import errors
 from holdfast.interfaces.api import commands as api_commands
 from holdfast.interfaces.api import plans, queries

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import ConfigurationError, Holdfast, RetryPolicy, Step, WorkflowFailed
-from holdfast.app.workflow import Workflow
+from holdfast.app.workflows.workflow import Workflow
 from holdfast.core.workflows.upcasts import ResultUpcasts
 from holdfast.stores.workflows.query import workflow_run
 from holdfast.stores.workflows.run import RunStatus

@@ -11,20 +11,20 @@ from uuid import UUID
 
 from holdfast.app.app_options import check_app_options, check_instance, declared_queues
 from holdfast.app.breakers import Breakers
+from holdfast.app.declaration.flow_options import check_key_is_public
+from holdfast.app.declaration.handler_options import check_flag
+from holdfast.app.declaration.router import Router
 from holdfast.app.events import Events
-from holdfast.app.flow_options import check_key_is_public
-from holdfast.app.group import Group, JobCall, new_group
-from holdfast.app.group_handle import GroupHandle
-from holdfast.app.handler_options import check_flag
-from holdfast.app.job_handle import wait_for_result
+from holdfast.app.jobs.group import Group, JobCall, new_group
+from holdfast.app.jobs.group_handle import GroupHandle
+from holdfast.app.jobs.job_handle import wait_for_result
+from holdfast.app.jobs.schedules import Schedules
 from holdfast.app.projectors import Projectors
 from holdfast.app.required_connection import requires_conn
-from holdfast.app.router import Router
-from holdfast.app.schedules import Schedules
-from holdfast.app.service_manager import ServiceManager
 from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
-from holdfast.app.worker_runner import run_worker
+from holdfast.app.worker.service_manager import ServiceManager
+from holdfast.app.worker.worker_runner import run_worker
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.encryption import Cipher
 from holdfast.core.errors import ConfigurationError

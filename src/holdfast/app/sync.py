@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from holdfast.app.job_handle import wait_for_result
+from holdfast.app.jobs.job_handle import wait_for_result
 from holdfast.app.required_connection import requires_conn
 from holdfast.core.duration import Duration
 from holdfast.core.events.payload import decode

@@ -12,8 +12,8 @@ from uuid import UUID
 import orjson
 
 from holdfast.app.holdfast import Holdfast
-from holdfast.app.job import Job
-from holdfast.app.workflow import Workflow
+from holdfast.app.jobs.job import Job
+from holdfast.app.workflows.workflow import Workflow
 from holdfast.core.delivery import Status
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import NotFound

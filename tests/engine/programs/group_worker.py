@@ -5,7 +5,7 @@ import sys
 from datetime import timedelta
 
 from holdfast import Context, GroupSummary, Holdfast, RetryPolicy, WorkerOptions
-from holdfast.app.group import Group
+from holdfast.app.jobs.group import Group
 from tests.engine.programs import crash
 from tests.engine.ways import by_psycopg, by_sqlite3
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from holdfast import Limit, Rate
-from holdfast.app.flow_options import flow_settings
+from holdfast.app.declaration.flow_options import flow_settings
 from holdfast.core.flow import FlowSettings
 from holdfast.stores.deliveries.claim import Lane, LaneFlow
 from holdfast.stores.deliveries.debounce import claim_debounced

@@ -9,7 +9,7 @@ from django.apps import apps
 from django.core import checks
 from django.utils import timezone
 
-from holdfast.app.handler_options import HandlerOptions
+from holdfast.app.declaration.handler_options import HandlerOptions
 from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.core.message import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from holdfast.core.names import check_name, check_type

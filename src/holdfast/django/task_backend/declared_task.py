@@ -6,7 +6,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from holdfast.app.job import Job
+from holdfast.app.jobs.job import Job
 from holdfast.core.errors import ConfigurationError
 from holdfast.django.app import DjangoHoldfast
 from holdfast.django.connection_cleanup import with_cleanup

@@ -66,7 +66,7 @@ class Settings:
 
     def load_app(self) -> "Holdfast":
         """Imports the app. This runs user code."""
-        from holdfast.app.app_loader import load_app
+        from holdfast.app.worker.app_loader import load_app
 
         spec = self.app_spec()
         if spec is None:

@@ -11,7 +11,7 @@ import time
 from datetime import timedelta
 
 from holdfast import WorkerOptions
-from holdfast.app.supervisor import run_workers
+from holdfast.app.worker.supervisor import run_workers
 
 APP = "holdfast.interfaces.demo.app:hf"
 LEASE = timedelta(seconds=2)

@@ -33,7 +33,7 @@ def cli(strict: bool) -> ExitCode:
 def _broker_endpoints() -> "list[CheckedEndpoint]":
     if settings().app is None:
         return []
-    from holdfast.app.broker_endpoints import broker_endpoints
+    from holdfast.app.declaration.broker_endpoints import broker_endpoints
 
     return broker_endpoints(settings().load_app())
 

@@ -100,13 +100,13 @@ def cli(queues: str | None, processes: int, generation: int | None, **given: Any
         )
     spec = chosen.app_spec()
     assert spec is not None
-    from holdfast.app.supervisor import run_workers
+    from holdfast.app.worker.supervisor import run_workers
 
     try:
         with _metrics_server(app, options, processes):
             return run_workers(spec, options, processes)
     except HoldfastError as error:
-        from holdfast.app.app_loader import AppNotFound
+        from holdfast.app.worker.app_loader import AppNotFound
 
         if isinstance(error, AppNotFound):
             raise AppFailed(str(error)) from error
@@ -115,7 +115,7 @@ def cli(queues: str | None, processes: int, generation: int | None, **given: Any
 
 def _metrics_server(app: "Holdfast", options: "WorkerOptions", processes: int) -> AbstractContextManager[object]:
     """Serves metrics if this process runs the worker. Each child process serves its own on a separate port."""
-    from holdfast.app.supervisor import runs_here
+    from holdfast.app.worker.supervisor import runs_here
 
     if not options.metrics_port or not runs_here(options, processes):
         return nullcontext()

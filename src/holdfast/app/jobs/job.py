@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
-from holdfast.app.group import Chain, JobCall
-from holdfast.app.job_handle import JobHandle
+from holdfast.app.jobs.group import Chain, JobCall
+from holdfast.app.jobs.job_handle import JobHandle
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.key import check_key
@@ -22,7 +22,7 @@ from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
 
 if TYPE_CHECKING:
-    from holdfast.app.router import Router
+    from holdfast.app.declaration.router import Router
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,8 +14,8 @@ from functools import partial
 from types import FrameType
 
 from holdfast._log import get_logger
-from holdfast.app.app_loader import load_app
-from holdfast.app.service_manager import ServiceManager
+from holdfast.app.worker.app_loader import load_app
+from holdfast.app.worker.service_manager import ServiceManager
 from holdfast.engine.worker.options import WorkerOptions
 from holdfast.engine.worker.parent_watchdog import child_environment, is_child
 from holdfast.engine.worker.process_limits import check_memory

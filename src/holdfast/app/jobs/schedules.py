@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
-from holdfast.app.job import Call, Job, Placement
+from holdfast.app.jobs.job import Call, Job, Placement
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
 from holdfast.engine.handlers.handler import Handler, Kind

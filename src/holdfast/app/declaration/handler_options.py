@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
-from holdfast.app.flow_options import flow_settings
+from holdfast.app.declaration.flow_options import flow_settings
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Classifier, Rules

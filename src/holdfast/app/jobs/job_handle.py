@@ -19,7 +19,7 @@ from holdfast.stores.messages.publish import Published
 from holdfast.stores.operation import Operation
 
 if TYPE_CHECKING:
-    from holdfast.app.job import Job
+    from holdfast.app.jobs.job import Job
 
 
 class JobHandle(Published):

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from holdfast.app.declarations import Declarations
-from holdfast.app.event_patterns import event_patterns
-from holdfast.app.flow_options import check_key_field, event_fields
-from holdfast.app.handler_options import (
+from holdfast.app.declaration.declarations import Declarations
+from holdfast.app.declaration.event_patterns import event_patterns
+from holdfast.app.declaration.flow_options import check_key_field, event_fields
+from holdfast.app.declaration.handler_options import (
     HandlerOptions,
     check_blocking,
     check_flag,
@@ -17,8 +17,8 @@ from holdfast.app.handler_options import (
     refuse_positional,
     starts_at_beginning,
 )
-from holdfast.app.job import Job, MakesJob, check_key_template
-from holdfast.app.workflow import Workflow, new_declaration
+from holdfast.app.jobs.job import Job, MakesJob, check_key_template
+from holdfast.app.workflows.workflow import Workflow, new_declaration
 from holdfast.brokers.protocol import Source, Target
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from holdfast.app.flow_options import check_key_is_public
+from holdfast.app.declaration.flow_options import check_key_is_public
 from holdfast.brokers.relay import Relay
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.event import EventType, EventTypes

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from holdfast.app.job_handle import wait_for_result
+from holdfast.app.jobs.job_handle import wait_for_result
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.events.payload import decode

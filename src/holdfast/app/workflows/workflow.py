@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast.app.flow_options import check_key_field
-from holdfast.app.handler_options import HandlerOptions, check_flag, refuse_option
-from holdfast.app.job import MakesJob
-from holdfast.app.workflow_run import WorkflowRun
+from holdfast.app.declaration.flow_options import check_key_field
+from holdfast.app.declaration.handler_options import HandlerOptions, check_flag, refuse_option
+from holdfast.app.jobs.job import MakesJob
+from holdfast.app.workflows.workflow_run import WorkflowRun
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.flow import positive
@@ -29,7 +29,7 @@ from holdfast.stores.messages.publish import Published
 from holdfast.stores.workflows.run import NewRun, Parent
 
 if TYPE_CHECKING:
-    from holdfast.app.router import Router
+    from holdfast.app.declaration.router import Router
 
 P = ParamSpec("P")
 R = TypeVar("R")

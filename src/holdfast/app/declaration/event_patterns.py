@@ -1,6 +1,6 @@
 """The events that a decorator subscribes to: classes, names or patterns."""
 
-from holdfast.app.handler_options import refuse_bare
+from holdfast.app.declaration.handler_options import refuse_bare
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.event import EventType, check_fields, event_type
 from holdfast.core.events.pattern import check_pattern

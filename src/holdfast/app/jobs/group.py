@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
-from holdfast.app.group_handle import GroupHandle
+from holdfast.app.jobs.group_handle import GroupHandle
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.group import GROUP_HEADER, OnFailure, StageInput, group_header
 from holdfast.core.key import check_key
@@ -18,7 +18,7 @@ from holdfast.runtime.runtime import Runtime
 from holdfast.stores.groups.group import NewGroup, NewMember
 
 if TYPE_CHECKING:
-    from holdfast.app.job import Job
+    from holdfast.app.jobs.job import Job
 
 P = ParamSpec("P")
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast._log import background, get_logger
-from holdfast.app.app_loader import app_spec
-from holdfast.app.supervisor import worker_command
 from holdfast.app.telemetry import export_once
+from holdfast.app.worker.app_loader import app_spec
+from holdfast.app.worker.supervisor import worker_command
 from holdfast.core.duration import MAX_DURATION
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.events.payload import decode

@@ -1,0 +1,1 @@
+"""Jobs, groups, chains and schedules as users call them, and the handles of what was enqueued."""

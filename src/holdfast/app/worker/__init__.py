@@ -1,0 +1,1 @@
+"""Runs the workers of an app, in this process or in several."""

@@ -1,0 +1,1 @@
+"""Workflows as users declare them, and the handles of their runs."""
