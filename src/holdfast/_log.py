@@ -22,7 +22,7 @@ import structlog
 from holdfast.core.redaction.redact import redact_logs
 from holdfast.core.telemetry.log_fields import field_name
 from holdfast.core.telemetry.log_line import one_line
-from holdfast.core.text import printable, safe_str
+from holdfast.core.values.text import printable, safe_str
 
 MOST_WAITING = 10_000
 """Maximum number of queued lines; further ones are dropped and counted."""

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Holdfast, Queue, Router
-from holdfast.core.duration import MAX_DURATION
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.duration import MAX_DURATION
 from holdfast.engine.maintenance.pruner import Pruner
 from holdfast.stores.messages.registry import consumers
 from tests.support.apps import MakeApp, dsn, make_app, postgres18_dsn, sqlite_dsn

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.duration import MAX_DURATION, clamp_duration, format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidDuration
+from holdfast.core.values.duration import MAX_DURATION, clamp_duration, format_duration, to_timedelta
 
 durations = st.timedeltas(min_value=timedelta(0), max_value=MAX_DURATION)
 

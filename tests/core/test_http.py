@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.duration import MAX_DURATION
 from holdfast.core.failures.http import parse_date, parse_retry_after, verdict_for
 from holdfast.core.failures.verdict import Verdict, VerdictKind
+from holdfast.core.values.duration import MAX_DURATION
 
 NOW = datetime(2026, 11, 15, 8, 0, 0, tzinfo=UTC)
 RETRY, DEAD = Verdict.retry(), Verdict.dead()

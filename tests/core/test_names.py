@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidName
 from holdfast.core.events.pattern import candidates, check_pattern, matches
-from holdfast.core.names import check_name, check_schema, check_type
+from holdfast.core.values.names import check_name, check_schema, check_type
 
 HOSTILE = ["'", '"', "$$", "\n", "\x00", "\ud800", " ", ";", "\\", "%", "*", "é", "\uff11", "\u202e"]
 

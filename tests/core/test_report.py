@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.failures.exception_groups import leaves
 from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, MESSAGE_LIMIT, TRACE_LIMIT, ErrorReport, report
-from holdfast.core.text import storable
+from holdfast.core.values.text import storable
 
 
 def raised(make: Callable[[], BaseException]) -> BaseException:

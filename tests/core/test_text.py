@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.text import safe_repr, safe_str, sanitise, storable, type_name
+from holdfast.core.values.text import safe_repr, safe_str, sanitise, storable, type_name
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import ConfigurationError, Holdfast, WorkerOptions
-from holdfast.core.size import parse_size
+from holdfast.core.values.size import parse_size
 from holdfast.engine.worker.process_limits import memory_in_use
 from tests.engine.programs.place import Place, Process, postgres_place, sqlite_place, until
 from tests.support.worker import PATIENCE, all_of, options

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from psycopg.conninfo import conninfo_to_dict
 
 from bench.incident import Incident, fill
-from holdfast.core.bounded_count import is_or_more
+from holdfast.core.values.bounded_count import is_or_more
 from holdfast.interfaces.api.app import api
 from holdfast.interfaces.cli import main
 from holdfast.interfaces.console.app import Console

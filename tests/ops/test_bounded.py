@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.bounded_count import BoundedCount
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.interfaces.presentation.deliveries import next_commands
 from holdfast.interfaces.presentation.views import view
 from holdfast.ops.doctor import doctor, work_checks

@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.ops.doctor.checks import Facts, Finding, Level, run_checks, schema_finding
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import block_consumer, pause_consumer, pause_queue

@@ -4,7 +4,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from holdfast.core.text import type_name
+from holdfast.core.values.text import type_name
 from holdfast.engine.execution.runner import HandlerTimeout, RolledBack
 from holdfast.engine.settlement.group_stages import StageFailed
 

@@ -6,8 +6,8 @@ from typing import Any
 from holdfast.core.encryption import check_cipher
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import Queue
-from holdfast.core.names import check_name, check_schema
 from holdfast.core.retry import check_policy
+from holdfast.core.values.names import check_name, check_schema
 from holdfast.runtime.store_factory import check_dsn
 
 

@@ -25,16 +25,16 @@ from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
 from holdfast.app.worker.service_manager import ServiceManager
 from holdfast.app.worker.worker_runner import run_worker
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.encryption import Cipher
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.payload import MAX_BYTES, decode
 from holdfast.core.failures.classify import Classifier, Rules
 from holdfast.core.flow import Queue, retention
 from holdfast.core.message import check_generation
-from holdfast.core.names import check_name
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.duration import Duration, to_timedelta
+from holdfast.core.values.names import check_name
 from holdfast.engine.handlers.handler import Handler
 from holdfast.engine.telemetry.alert import AlertHook, Alerts
 from holdfast.engine.telemetry.meter import Meter

@@ -31,8 +31,8 @@ from holdfast.core.message import (
     NewMessage,
     new_message,
 )
-from holdfast.core.names import MAX_NAME, check_name
-from holdfast.core.text import storable
+from holdfast.core.values.names import MAX_NAME, check_name
+from holdfast.core.values.text import storable
 
 MAX_RAW_BYTES = 64 * 1024 * 1024
 """A longer body is cut here: a database does not accept values of every size that a broker accepts."""

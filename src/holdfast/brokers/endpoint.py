@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, overload
 
 from holdfast.brokers.protocol import Sender, Subscription
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
+from holdfast.core.values.duration import Duration, to_timedelta
 
 
 class BrokerEndpoint:

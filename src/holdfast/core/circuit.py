@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.text import sanitise
+from holdfast.core.values.text import sanitise
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from holdfast.core.duration import Duration, format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.payload import decode
-from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
+from holdfast.core.values.duration import Duration, format_duration, to_timedelta
+from holdfast.core.values.names import check_name
 
 MAX_KEY_BYTES = 200
 """A longer key is replaced by its hash, so that an index entry stays small."""

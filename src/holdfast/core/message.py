@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.payload import MAX_BYTES, check_headers, decode, encode
 from holdfast.core.key import check_key
-from holdfast.core.names import check_name, check_type
 from holdfast.core.retry import RetryPolicy, check_attempts, check_policy
+from holdfast.core.values.duration import to_timedelta
+from holdfast.core.values.names import check_name, check_type
 
 DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 1

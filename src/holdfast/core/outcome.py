@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 from holdfast.core.errors import Cancel, ConfigurationError, EncryptionKeyMissing, Snooze
 from holdfast.core.failures.classify import Rules, Verdict, classify
 from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, ErrorReport, bounded_text, report
-from holdfast.core.text import safe_str
+from holdfast.core.values.text import safe_str
 
 KEY_MISSING_DELAY = timedelta(seconds=30)
 """How long a delivery waits for a worker that has its encryption key. It costs no attempt."""

@@ -1,7 +1,7 @@
 """Progress of a run: a fraction from 0 to 1, and a short note."""
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.text import sanitise
+from holdfast.core.values.text import sanitise
 
 NOTE_LIMIT = 500
 _ROUNDING = 1e-6

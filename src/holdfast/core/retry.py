@@ -12,8 +12,8 @@ from typing import Self, TypeVar
 
 import orjson
 
-from holdfast.core.duration import MAX_DURATION, Duration, format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidDuration
+from holdfast.core.values.duration import MAX_DURATION, Duration, format_duration, to_timedelta
 
 MAX_ATTEMPTS = 10_000
 RETRY_AFTER_CAP = timedelta(hours=1)

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from holdfast.core.duration import Duration, format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.duration import Duration, format_duration, to_timedelta
 
 AT = "at"
 """The text of a schedule with a single time."""

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.names import check_name, check_schema
+from holdfast.core.values.names import check_name, check_schema
 
 _DEFAULT_ALIAS = "default"
 

@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from holdfast._log import get_logger
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.encryption import unreadable
 from holdfast.core.errors import ConfigurationError, InvalidKey, StoreError
+from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.idempotency.records import (
     Flow,
     IdempotencyApp,

@@ -11,9 +11,9 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 from holdfast._log import get_logger
 from holdfast.core.circuit import Change, Circuit, Entry, Limits, Result, enter, leave, reset, trip
 from holdfast.core.drive import drive, drive_async
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import CircuitOpen, StoreUnavailable
-from holdfast.core.names import check_name
+from holdfast.core.values.duration import Duration, to_timedelta
+from holdfast.core.values.names import check_name
 from holdfast.outbound.circuits import CircuitStore, MemoryCircuits
 from holdfast.outbound.failure_classification import classify_failure
 from holdfast.outbound.guard import Guard, Permit, SyncGuard

@@ -4,7 +4,7 @@ from holdfast.core.circuit import Result
 from holdfast.core.failures.classify import VerdictKind, classify
 from holdfast.core.failures.exception_info import carried_status
 from holdfast.core.redaction.redact import hidden, redacted
-from holdfast.core.text import safe_str, type_name
+from holdfast.core.values.text import safe_str, type_name
 
 
 def classify_failure(error: BaseException | None) -> Result:

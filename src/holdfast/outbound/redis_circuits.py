@@ -9,8 +9,8 @@ import orjson
 
 from holdfast.core.circuit import Change, Circuit
 from holdfast.core.drive import drive, drive_async
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
+from holdfast.core.values.duration import Duration, to_timedelta
 
 T = TypeVar("T")
 _Steps = Generator[Callable[[Any], Any], Any, T]

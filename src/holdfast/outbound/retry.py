@@ -12,11 +12,11 @@ from inspect import iscoroutinefunction
 from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Classifier, Rules
 from holdfast.core.key import check_key
 from holdfast.core.retry import RetryPolicy, check_policy
+from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.retry_state import Attempt, RetryState

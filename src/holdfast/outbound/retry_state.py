@@ -14,7 +14,7 @@ from holdfast.core.redaction.redact import hidden, redacted
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
 from holdfast.core.telemetry.log_fields import log_fields
-from holdfast.core.text import safe_str, sanitise, type_name
+from holdfast.core.values.text import safe_str, sanitise, type_name
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.test_overrides import TEST_OVERRIDES
 

@@ -17,7 +17,6 @@ from uuid import uuid4
 from pydantic_core import to_json
 
 from holdfast._log import get_logger
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import CircuitOpen, ConfigurationError, ServiceRefused, TerminalError
 from holdfast.core.failures.classify import VerdictKind, classify
 from holdfast.core.failures.exception_info import carried_status
@@ -26,7 +25,8 @@ from holdfast.core.key import check_key
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
 from holdfast.core.telemetry.log_fields import log_fields
-from holdfast.core.text import sanitise
+from holdfast.core.values.duration import Duration, to_timedelta
+from holdfast.core.values.text import sanitise
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.failure_classification import describe_error

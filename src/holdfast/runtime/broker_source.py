@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from holdfast.brokers.ingestion import EventRule
 from holdfast.brokers.protocol import Source, Target
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.names import check_name
+from holdfast.core.values.names import check_name
 
 _MOST_AT_ONCE = 1_000
 

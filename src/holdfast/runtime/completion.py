@@ -13,8 +13,8 @@ from uuid import UUID
 
 from holdfast._log import get_logger
 from holdfast.core.drive import drive, drive_async
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.stores.deliveries.result import awaited_deliveries
 from holdfast.stores.operation import Operation

@@ -13,8 +13,8 @@ from holdfast.core.events.pattern import overlap
 from holdfast.core.failures.classify import Rules
 from holdfast.core.flow import By, KeyRule, key_rule
 from holdfast.core.message import DEFAULT_PRIORITY
-from holdfast.core.names import MAX_NAME, check_name
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.names import MAX_NAME, check_name
 from holdfast.engine.handlers.context import Context
 from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.runtime.broker_source import BrokerSource

@@ -8,13 +8,13 @@ from holdfast._log import get_logger
 from holdfast.brokers.cloudevents import Mode
 from holdfast.brokers.protocol import Target
 from holdfast.brokers.relay import Relay, RelayRunner
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.event import event_type
 from holdfast.core.failures.classify import Rules
 from holdfast.core.message import DEFAULT_PRIORITY, Message
-from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.duration import Duration, to_timedelta
+from holdfast.core.values.names import check_name
 from holdfast.engine.handlers.context import Context
 from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.engine.worker.options import WorkerOptions, instance_id

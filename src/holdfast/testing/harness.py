@@ -15,11 +15,11 @@ from holdfast.app.holdfast import Holdfast
 from holdfast.app.jobs.job import Job
 from holdfast.app.workflows.workflow import Workflow
 from holdfast.core.delivery import Status
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import NotFound
 from holdfast.core.events.event import event_type
 from holdfast.core.message import Message
 from holdfast.core.outcome import LeaseExpired
+from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.engine.batches.context import BatchContext
 from holdfast.engine.handlers.context import Context
 from holdfast.engine.handlers.handler import Handler

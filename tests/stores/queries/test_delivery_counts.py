@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.change import DeadLetter
 from holdfast.core.identity import delivery_id
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import delivery_counts

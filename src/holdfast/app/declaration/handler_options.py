@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
 from holdfast.app.declaration.flow_options import flow_settings
-from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Classifier, Rules
 from holdfast.core.flow import By, Limit, Rate, positive, retention
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
-from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
+from holdfast.core.values.duration import Duration
+from holdfast.core.values.names import check_name
 from holdfast.engine.batches.options import BatchOptions, batch_options
 from holdfast.engine.handlers.handler import Handler, Kind, check_function, step_context_name, takes_context
 

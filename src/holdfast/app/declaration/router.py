@@ -20,11 +20,11 @@ from holdfast.app.declaration.handler_options import (
 from holdfast.app.jobs.job import Job, MakesJob, check_key_template
 from holdfast.app.workflows.workflow import Workflow, new_declaration
 from holdfast.brokers.protocol import Source, Target
-from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import By, FlowSettings
 from holdfast.core.message import DEFAULT_QUEUE, Message
 from holdfast.core.schedule import Missed, check_schedule
+from holdfast.core.values.duration import Duration
 from holdfast.engine.handlers.handler import (
     Handler,
     Kind,

@@ -5,10 +5,10 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.app.jobs.job_handle import wait_for_result
-from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.events.payload import decode
 from holdfast.core.events.validation import stored_value
+from holdfast.core.values.duration import Duration
 from holdfast.engine.handlers.handler import result_hint
 from holdfast.runtime.completion import Waits
 from holdfast.runtime.runtime import Runtime

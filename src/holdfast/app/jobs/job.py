@@ -10,11 +10,11 @@ from uuid import UUID
 
 from holdfast.app.jobs.group import Chain, JobCall
 from holdfast.app.jobs.job_handle import JobHandle
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.key import check_key
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.engine.handlers.context import Context
 from holdfast.engine.handlers.handler import Handler
 from holdfast.runtime.ambient_transaction import AMBIENT

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from holdfast.core.delivery import Status
-from holdfast.core.duration import Duration, format_duration
 from holdfast.core.errors import ConfigurationError, JobFailed, NotFound
 from holdfast.core.events.validation import stored_value
 from holdfast.core.identity import delivery_id
+from holdfast.core.values.duration import Duration, format_duration
 from holdfast.engine.execution.runner import current_run
 from holdfast.engine.handlers.handler import Handler, result_hint
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits

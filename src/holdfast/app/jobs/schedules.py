@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from holdfast.app.jobs.job import Call, Job, Placement
-from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.duration import Duration
 from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.engine.maintenance.cron import Schedule
 from holdfast.ops.resources.schedules import ScheduleState, new_schedule, schedule_state

@@ -12,10 +12,10 @@ from holdfast._log import background, get_logger
 from holdfast.app.telemetry import export_once
 from holdfast.app.worker.app_loader import app_spec
 from holdfast.app.worker.supervisor import worker_command
-from holdfast.core.duration import MAX_DURATION
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.events.payload import decode
 from holdfast.core.message import Address, NewMessage
+from holdfast.core.values.duration import MAX_DURATION
 from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.engine.maintenance.cron import CronRunner, Schedule
 from holdfast.engine.maintenance.pruner import Pruner

@@ -12,11 +12,11 @@ from holdfast.app.declaration.flow_options import check_key_field
 from holdfast.app.declaration.handler_options import HandlerOptions, check_flag, refuse_option
 from holdfast.app.jobs.job import MakesJob
 from holdfast.app.workflows.workflow_run import WorkflowRun
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.flow import positive
 from holdfast.core.key import check_key
 from holdfast.core.message import Address, NewMessage
+from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.core.workflows.graph import Exhausted
 from holdfast.core.workflows.names import check_workflow_name, start_type, step_consumer
 from holdfast.core.workflows.upcasts import ResultUpcast

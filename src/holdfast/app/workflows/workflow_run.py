@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from holdfast.core.duration import Duration
 from holdfast.core.errors import WorkflowFailed
 from holdfast.core.message import Address, NewMessage
-from holdfast.core.names import check_name
+from holdfast.core.values.duration import Duration
+from holdfast.core.values.names import check_name
 from holdfast.core.workflows.names import CANCEL, COMMANDS, start_type
 from holdfast.core.workflows.state import StepState
 from holdfast.engine.workflows.commands import RETRY, SIGNAL, TRIGGER

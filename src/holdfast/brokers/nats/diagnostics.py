@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from nats.js.api import DiscardPolicy, PersistMode, RetentionPolicy, StorageType
 
 from holdfast.brokers.nats.connection import broker_errors, connect
-from holdfast.core.duration import format_duration
+from holdfast.core.values.duration import format_duration
 
 if TYPE_CHECKING:
     from nats.js.api import ConsumerInfo, StreamInfo

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.brokers.endpoint import BrokerEndpoint, ack_timeout_seconds, check_start, check_texts
-from holdfast.core.duration import Duration
 from holdfast.core.errors import InvalidName
+from holdfast.core.values.duration import Duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

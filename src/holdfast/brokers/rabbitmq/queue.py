@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from holdfast.brokers.endpoint import BrokerEndpoint, check_texts
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.duration import Duration, to_timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from holdfast.brokers.endpoint import BrokerEndpoint, ack_timeout_seconds, check_start, check_texts
-from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.duration import Duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TypeVar
 from uuid import UUID
 
-from holdfast.core.text import safe_repr, safe_str
+from holdfast.core.values.text import safe_repr, safe_str
 
 _E = TypeVar("_E", bound="HoldfastError")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from holdfast.core.duration import Duration, clamp_duration, format_duration, to_timedelta
 from holdfast.core.errors.root import HoldfastError
 from holdfast.core.errors.validation import ConfigurationError
-from holdfast.core.text import safe_str, type_name
+from holdfast.core.values.duration import Duration, clamp_duration, format_duration, to_timedelta
+from holdfast.core.values.text import safe_str, type_name
 
 
 class Signal(HoldfastError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from holdfast.core.duration import Duration, format_duration, to_timedelta
 from holdfast.core.errors.root import HoldfastError, quoted
 from holdfast.core.redaction.mask import mask
+from holdfast.core.values.duration import Duration, format_duration, to_timedelta
 
 
 class StoreError(HoldfastError):

@@ -13,8 +13,8 @@ from holdfast.core.encryption import check_decrypted
 from holdfast.core.errors import ConfigurationError, HoldfastError, InvalidPayload
 from holdfast.core.events import payload
 from holdfast.core.events.validation import misfit, validator_of
-from holdfast.core.names import check_type
 from holdfast.core.redaction.redact import Redaction, check_redaction
+from holdfast.core.values.names import check_type
 
 C = TypeVar("C", bound=type)
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.errors import InvalidName
-from holdfast.core.names import check_type
+from holdfast.core.values.names import check_type
 
 ANY = "*"
 

@@ -9,7 +9,7 @@ import orjson
 from holdfast.core.encryption import encrypted_value, read_encrypted, unreadable
 from holdfast.core.errors import InvalidPayload, PayloadTooLarge
 from holdfast.core.events.payload_errors import OPTIONS, find_flaw, holds_nan, plain, step
-from holdfast.core.text import safe_str, storable, type_name
+from holdfast.core.values.text import safe_str, storable, type_name
 
 MAX_BYTES = 1_048_576
 MAX_HEADERS = 64

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import orjson
 
-from holdfast.core.text import safe_str, storable, type_name
+from holdfast.core.values.text import safe_str, storable, type_name
 
 MAX_DEPTH = 254
 """The maximum nesting depth, which is the limit of orjson."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.errors import ConfigurationError, InvalidPayload
 from holdfast.core.events.payload import decode
 from holdfast.core.events.payload_errors import step
-from holdfast.core.text import safe_str, sanitise
+from holdfast.core.values.text import safe_str, sanitise
 
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator

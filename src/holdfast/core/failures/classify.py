@@ -17,7 +17,7 @@ from holdfast.core.failures.builtin_rules import builtin_verdict
 from holdfast.core.failures.exception_groups import leaves
 from holdfast.core.failures.exception_info import carried_name, carried_wait
 from holdfast.core.failures.verdict import Verdict, VerdictKind
-from holdfast.core.text import safe_repr, safe_str, type_name
+from holdfast.core.values.text import safe_repr, safe_str, type_name
 
 __all__ = ["Classifier", "Rules", "Verdict", "VerdictKind", "classify"]
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core.errors import CircuitOpen, RetryAfter
 from holdfast.core.failures.http import parse_date, parse_retry_after
-from holdfast.core.text import type_name
+from holdfast.core.values.text import type_name
 
 
 def carried_status(exc: BaseException) -> int | None:

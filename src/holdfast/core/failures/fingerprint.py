@@ -9,7 +9,7 @@ from types import TracebackType
 
 from holdfast.core.failures.exception_groups import leaves
 from holdfast.core.failures.frame import application_frames
-from holdfast.core.text import safe_str, type_name
+from holdfast.core.values.text import safe_str, type_name
 
 _FRAMES = 5
 _CAUSES = 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from holdfast.core.duration import MAX_DURATION
 from holdfast.core.failures.verdict import Verdict
+from holdfast.core.values.duration import MAX_DURATION
 
 RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 TERMINAL = frozenset({400, 401, 403, 404, 422, 501, 505})

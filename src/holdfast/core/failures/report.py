@@ -12,7 +12,7 @@ from holdfast.core.failures.exception_info import carried_status
 from holdfast.core.failures.fingerprint import fingerprint, fingerprint_parts
 from holdfast.core.failures.frame import application_frames
 from holdfast.core.redaction.redact import redacted
-from holdfast.core.text import printable, safe_str, sanitise, type_name
+from holdfast.core.values.text import printable, safe_str, sanitise, type_name
 
 MESSAGE_LIMIT = 2_000
 TRACE_LIMIT = 16_000

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
-from holdfast.core.text import sanitise
+from holdfast.core.values.text import sanitise
 
 _RESOURCE_LIMIT = 200
 

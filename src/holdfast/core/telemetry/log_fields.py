@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from holdfast.core.redaction.mask import REDACTED, secret_name
 from holdfast.core.telemetry.trace_context import TRACEPARENT, read_traceparent
-from holdfast.core.text import printable
+from holdfast.core.values.text import printable
 
 # The attributes of `logging.LogRecord`.
 _RECORD = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.core.failures.frame import own_frame
-from holdfast.core.text import printable, safe_str
+from holdfast.core.values.text import printable, safe_str
 
 _ERROR = 300
 _VALUE = 200

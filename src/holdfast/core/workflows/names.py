@@ -8,7 +8,7 @@ from uuid import UUID
 
 from holdfast.core.errors import InvalidName
 from holdfast.core.identity import delivery_id
-from holdfast.core.names import MAX_NAME, check_name
+from holdfast.core.values.names import MAX_NAME, check_name
 
 COMMANDS = "holdfast/workflows"
 """The consumer that applies signals, triggers, cancellations and the ends of child runs."""

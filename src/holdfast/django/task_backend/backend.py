@@ -12,8 +12,8 @@ from django.utils import timezone
 from holdfast.app.declaration.handler_options import HandlerOptions
 from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.core.message import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from holdfast.core.names import check_name, check_type
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.names import check_name, check_type
 from holdfast.django.app import DjangoHoldfast, project_app
 from holdfast.django.connection_store import ConnectionStore
 from holdfast.django.task_backend.api import (

@@ -12,7 +12,7 @@ from django.utils import timezone
 from holdfast.core.delivery import Delivery, Status
 from holdfast.core.events.payload import decode
 from holdfast.core.message import Message
-from holdfast.core.text import type_name
+from holdfast.core.values.text import type_name
 from holdfast.django.task_backend.api import TaskError, TaskResult, TaskResultStatus
 from holdfast.stores.deliveries.result import result_of
 from holdfast.stores.operation import Steps, operation

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.duration import Duration, to_timedelta
 
 MAX_SIZE = 1000
 _WITHIN = timedelta(seconds=1)

@@ -14,8 +14,8 @@ from uuid import UUID
 import orjson
 
 from holdfast._log import get_logger
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.engine.execution.threads import Threads
 from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.engine.telemetry.repeats import Repeats

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import check_generation
+from holdfast.core.values.duration import to_timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

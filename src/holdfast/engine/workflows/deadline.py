@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from holdfast.core.change import Change, Postpone, Retry
-from holdfast.core.duration import format_duration
 from holdfast.core.errors import HoldfastError
+from holdfast.core.values.duration import format_duration
 from holdfast.engine.handlers.handler import Handler
 from holdfast.stores.workflows.wait import DeadlineRow
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from holdfast.core.drive import drive, drive_async
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidPayload, LeaseLost
 from holdfast.core.events import payload
 from holdfast.core.events.validation import stored_value
-from holdfast.core.names import check_name
+from holdfast.core.values.duration import Duration, to_timedelta
+from holdfast.core.values.names import check_name
 from holdfast.core.workflows.names import memo_name
 from holdfast.engine.handlers.handler import hints_of
 from holdfast.engine.workflows.fan_out import ChildWorkflow, Requests, map_items, run_child

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, SchemaMismatch
-from holdfast.core.text import storable
+from holdfast.core.values.text import storable
 from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.engine.worker.periodic import every
 from holdfast.idempotency.asgi import IdempotencyMiddleware

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import MAX_GENERATION
-from holdfast.core.text import storable
+from holdfast.core.values.text import storable
 from holdfast.interfaces.presentation.filters import parse_timestamp
 from holdfast.ops.queries.request_trace import MAX_TRACED
 from holdfast.stores.admin.plan_creation import MAX_PLAN

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from holdfast.core.message import Message
-from holdfast.core.text import storable
+from holdfast.core.values.text import storable
 from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, get, number, page, read_cursor, write_cursor
 from holdfast.interfaces.api.fields import Flag, LimitParams, NoParams, PageParams, StepLimit, Text, Timestamp
 from holdfast.interfaces.api.problem import Problem

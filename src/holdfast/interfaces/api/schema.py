@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.interfaces.presentation.views import properties
 
 Schema = dict[str, Any]

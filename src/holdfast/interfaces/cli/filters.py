@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.size import parse_size
+from holdfast.core.values.duration import to_timedelta
+from holdfast.core.values.size import parse_size
 from holdfast.interfaces.presentation.filters import STATES, parse_id, parse_json, parse_names, parse_target, parse_time
 from holdfast.stores.queries.query import MAX_PAGE
 

@@ -16,7 +16,7 @@ from holdfast._log import background, write_stderr
 from holdfast.core.redaction.mask import mask
 from holdfast.core.redaction.redact import redact_logs
 from holdfast.core.telemetry.log_line import one_line
-from holdfast.core.text import printable, safe_str
+from holdfast.core.values.text import printable, safe_str
 
 _FORMAT = "HOLDFAST_LOG_FORMAT"
 _LEVEL = "HOLDFAST_LOG_LEVEL"

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, PermissionDenied, Refused, StoreError
 from holdfast.core.redaction.mask import mask
-from holdfast.core.text import storable
+from holdfast.core.values.text import storable
 from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.interfaces.console import template_env
 from holdfast.interfaces.console.actions import ACTIONS, ConsoleAction

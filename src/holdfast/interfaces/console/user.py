@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.text import sanitise
+from holdfast.core.values.text import sanitise
 from holdfast.stores.admin.token import Scope
 
 

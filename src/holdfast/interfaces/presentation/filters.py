@@ -10,9 +10,9 @@ from uuid import UUID
 import orjson
 
 from holdfast.core.delivery import Status
-from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidDuration
 from holdfast.core.events.pattern import ANY
+from holdfast.core.values.duration import to_timedelta
 from holdfast.stores.queries.query import Filter
 from holdfast.stores.workflows.run_page import RUN_STATES, RunFilter
 

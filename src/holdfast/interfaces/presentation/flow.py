@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from holdfast.core.duration import format_duration
+from holdfast.core.values.duration import format_duration
 from holdfast.interfaces.presentation.formatting import ago, many_deliveries
 from holdfast.ops.queries.flow_keys import FlowState, Hold, KeyState
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from holdfast.core.encryption import encrypted_value
-from holdfast.core.text import printable
+from holdfast.core.values.text import printable
 
 __all__ = ["ago", "clock", "many", "moment", "one_line", "percent", "printable", "rough", "short_frame", "stored_text"]
 

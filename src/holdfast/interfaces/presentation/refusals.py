@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError
-from holdfast.core.text import sanitise
+from holdfast.core.values.text import sanitise
 from holdfast.ops.steps import run_steps, transact
 from holdfast.stores.admin.actions import record
 from holdfast.stores.protocol import Store

@@ -15,9 +15,9 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.bounded_count import is_or_more
 from holdfast.core.message import Message
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.bounded_count import is_or_more
 from holdfast.ops.queries.deliveries import DeliveryDetail, Exported
 from holdfast.ops.queries.flow_keys import KeyPage, KeyState
 from holdfast.ops.queries.messages import MessageDetail

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.core.bounded_count import BoundedCount
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.core.workflows.state import StepState
 from holdfast.interfaces.presentation.formatting import clock, many, rough
 from holdfast.ops.queries.workflows import WorkflowRunDetail

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from holdfast.core.duration import format_duration
 from holdfast.core.errors import BrokerUnavailable, HoldfastError
 from holdfast.core.failures.report import report
+from holdfast.core.values.duration import format_duration
 from holdfast.ops.doctor.checks import Finding, Level
 from holdfast.stores.messages.intake import IntakeReport
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from holdfast.core.delivery import FAILURE_HISTORY_LIMIT
-from holdfast.core.duration import format_duration
+from holdfast.core.values.duration import format_duration
 from holdfast.ops.resources.relays import RelayState
 from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.messages.registry import Consumer

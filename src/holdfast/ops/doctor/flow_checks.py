@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 
-from holdfast.core.bounded_count import total
+from holdfast.core.values.bounded_count import total
 from holdfast.ops.doctor.checks import Facts, Finding, Level, many_deliveries
 from holdfast.ops.doctor.work_checks import RECENT, since
 from holdfast.ops.queries.flow_keys import Hold, KeyState

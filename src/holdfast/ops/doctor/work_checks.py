@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from holdfast.core.bounded_count import total
-from holdfast.core.duration import format_duration
+from holdfast.core.values.bounded_count import total
+from holdfast.core.values.duration import format_duration
 from holdfast.ops.doctor.checks import Facts, Finding, Level, many_deliveries
 from holdfast.stores.queries.query import FailureGroup
 from holdfast.stores.queries.throughput import Retrying

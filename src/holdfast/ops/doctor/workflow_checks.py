@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from holdfast.core.duration import format_duration
+from holdfast.core.values.duration import format_duration
 from holdfast.ops.doctor.checks import Finding, Level
 from holdfast.stores.workflows.stalled_run import BlockedStep, IdleRun, StalledRuns, UnsentSignal, UnservedRun
 

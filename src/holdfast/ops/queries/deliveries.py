@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
 from holdfast.core.events.pattern import check_pattern
 from holdfast.core.failures.frame import own_frame
 from holdfast.core.message import Message
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.ops.queries.flow_keys import delivery_flow
 from holdfast.ops.queries.redaction import (
     redactor,

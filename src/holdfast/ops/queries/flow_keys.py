@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.errors import NotFound, Refused
 from holdfast.core.events.pattern import ANY
 from holdfast.core.flow import ALL, FlowSettings, effective_flow, format_rate, rate_span, stored_flow
 from holdfast.core.redaction.mask import REDACTED, secret_name
 from holdfast.core.redaction.redact import find_redaction
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.redaction import redactions
 from holdfast.stores.messages.registry import Consumer, consumers, find_consumer

@@ -10,7 +10,7 @@ from holdfast.core.errors import NotFound, Refused
 from holdfast.core.events.pattern import check_pattern
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, Message, NewMessage, new_message
-from holdfast.core.names import check_name
+from holdfast.core.values.names import check_name
 from holdfast.ops.queries.pages import below, is_since
 from holdfast.ops.queries.redaction import redactor, shown_listed, shown_message, shown_messages
 from holdfast.ops.steps import TaskSteps, call_store, transact

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.core.bounded_count import NONE, BoundedCount, is_or_more, total
-from holdfast.core.duration import format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.bounded_count import NONE, BoundedCount, is_or_more, total
+from holdfast.core.values.duration import format_duration, to_timedelta
 from holdfast.ops.resources.relays import RelayState, relays
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.deliveries.worker import workers

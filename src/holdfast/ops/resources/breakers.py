@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.names import check_name
 from holdfast.core.redaction.mask import mask
+from holdfast.core.values.duration import Duration, to_timedelta
+from holdfast.core.values.names import check_name
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.integrations import breaker
 

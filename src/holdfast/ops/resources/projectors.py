@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.core.bounded_count import BoundedCount
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.ops.doctor.checks import Finding, Level
 from holdfast.ops.resources.consumers import ConsumerState, consumers
 from holdfast.ops.steps import TaskSteps, transact

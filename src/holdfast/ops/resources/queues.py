@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.errors import NotFound
-from holdfast.core.names import check_name
+from holdfast.core.values.bounded_count import BoundedCount, total
+from holdfast.core.values.names import check_name
 from holdfast.ops.queries.flow_keys import FlowState, flow_state
 from holdfast.ops.queries.stats import Load, loads
 from holdfast.ops.steps import TaskSteps, call_store, transact

@@ -8,14 +8,14 @@ from typing import Any
 
 import orjson
 
-from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError, NotFound, Refused
 from holdfast.core.events.payload import decode, encode
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, new_message
-from holdfast.core.names import check_name
 from holdfast.core.redaction.redact import Redactor
 from holdfast.core.schedule import AT, Missed, next_occurrence, schedule_text
+from holdfast.core.values.duration import Duration
+from holdfast.core.values.names import check_name
 from holdfast.ops.queries.messages import OPERATOR, publish_audited
 from holdfast.ops.queries.redaction import redactor
 from holdfast.ops.steps import TaskSteps, call_store, transact

@@ -4,9 +4,9 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field
 
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.names import check_name
+from holdfast.core.values.duration import Duration, to_timedelta
+from holdfast.core.values.names import check_name
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin import token
 from holdfast.stores.admin.token import Scope, Token

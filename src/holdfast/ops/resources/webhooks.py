@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Unpack
 
-from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.circuit import CircuitState
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound
 from holdfast.core.redaction.mask import mask
+from holdfast.core.values.bounded_count import BoundedCount, total
+from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.ops.queries.flow_keys import rate_text
 from holdfast.ops.queries.stats import loads
 from holdfast.ops.steps import TaskSteps, call_store, transact

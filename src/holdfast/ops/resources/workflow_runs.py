@@ -6,7 +6,7 @@ from uuid import UUID
 
 from holdfast.core.errors import InvalidPayload, NotFound, Refused
 from holdfast.core.message import Address, NewMessage, new_message
-from holdfast.core.names import check_name
+from holdfast.core.values.names import check_name
 from holdfast.core.workflows.graph import Graph, nearest_step
 from holdfast.core.workflows.names import COMMANDS, start_type, step_consumer
 from holdfast.core.workflows.state import StepState

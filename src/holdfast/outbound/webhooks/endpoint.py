@@ -11,8 +11,8 @@ from holdfast.core.events.pattern import check_pattern
 from holdfast.core.failures.http import fits_header
 from holdfast.core.flow import ALL, FlowSettings, parse_rate
 from holdfast.core.message import check_priority
-from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
+from holdfast.core.values.names import check_name
 from holdfast.outbound.webhooks.options import DEFAULT_RETRY, WebhookOptions
 from holdfast.outbound.webhooks.signature import check_secret, new_secret
 from holdfast.outbound.webhooks.ssrf import check_networks, check_url

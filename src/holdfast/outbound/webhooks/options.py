@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.outbound.webhooks.ssrf import check_networks
 
 NETWORKS_VARIABLE = "HOLDFAST_WEBHOOK_NETWORKS"

@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.duration import format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.duration import format_duration, to_timedelta
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.ssrf import Resolver, authority_of, check_networks, check_url, host_of
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidSignature
+from holdfast.core.values.duration import Duration, to_timedelta
 
 _PREFIX = "whsec_"
 _NEW_BYTES = 32

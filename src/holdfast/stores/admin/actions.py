@@ -9,9 +9,9 @@ from uuid import UUID
 import orjson
 
 from holdfast.core.errors import ConfigurationError, NotFound
-from holdfast.core.names import check_name
 from holdfast.core.telemetry.correlation import correlation
-from holdfast.core.text import sanitise
+from holdfast.core.values.names import check_name
+from holdfast.core.values.text import sanitise
 from holdfast.stores.deliveries.dedupe import record_reruns
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Steps, operation

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.bounded_count import NONE, BoundedCount
 from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.events.pattern import check_pattern
 from holdfast.core.identity import uuid7
+from holdfast.core.values.bounded_count import NONE, BoundedCount
 from holdfast.stores.admin.actions import audited, who
 from holdfast.stores.admin.bulk_actions import acceptable, advance, start
 from holdfast.stores.admin.plan import Action, OpenCircuit, PlanPreview, StoredPlan, read_plan

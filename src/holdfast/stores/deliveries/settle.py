@@ -24,7 +24,7 @@ from holdfast.core.change import (
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, LeaseLost
 from holdfast.core.failures.report import MESSAGE_LIMIT, ErrorReport
-from holdfast.core.text import safe_str, sanitise
+from holdfast.core.values.text import safe_str, sanitise
 from holdfast.stores.deliveries.result import KeptResult, keep_results
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.errors import ALREADY_HANDLED, LEASE_LOST

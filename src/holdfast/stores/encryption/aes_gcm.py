@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.names import check_name
+from holdfast.core.values.names import check_name
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12

@@ -9,7 +9,7 @@ from holdfast.core.errors import NotFound
 from holdfast.core.group import OnFailure, StageInput
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
-from holdfast.core.text import sanitise
+from holdfast.core.values.text import sanitise
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.messages.fanout import Fanout

@@ -10,7 +10,7 @@ from holdfast.core.encryption import EncryptedValue, encrypted_value, unreadable
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.flow import FlowSettings, effective_flow
 from holdfast.core.retry import RetryPolicy, stored_policy
-from holdfast.core.text import sanitise
+from holdfast.core.values.text import sanitise
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.dialect import aware_time, optional_time
 from holdfast.stores.messages.publish import LOCK_REGISTRY

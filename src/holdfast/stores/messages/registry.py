@@ -12,9 +12,9 @@ from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.events.pattern import check_pattern
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
-from holdfast.core.names import check_name
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy, stored_policy
+from holdfast.core.values.names import check_name
 from holdfast.stores.admin.redaction import declare
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.messages.publish import LOCK_REGISTRY, insert_absent

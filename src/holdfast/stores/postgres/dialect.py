@@ -5,7 +5,7 @@ from collections.abc import Generator
 from functools import lru_cache
 from hashlib import blake2b
 
-from holdfast.core.names import check_schema
+from holdfast.core.values.names import check_schema
 from holdfast.stores.dialect import Answer, LockedCall, Parameters, Stream, Style
 from holdfast.stores.encryption.encryption import Encryption
 from holdfast.stores.operation import Query, Rows

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from holdfast.core.bounded_count import NONE, BoundedCount, total
+from holdfast.core.values.bounded_count import NONE, BoundedCount, total
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 from holdfast.stores.queries.query import Count, FailureGroup, page_size

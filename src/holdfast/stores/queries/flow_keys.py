@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.flow import FlowSettings, effective_flow, rate_span
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.stores.operation import Query, Steps, columns, operation
 from holdfast.stores.row import row_reader
 

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.delivery import Delivery, Status, read_history
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import delivery_range
 from holdfast.core.message import Message
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.messages.fanout import SubscriptionRow
 from holdfast.stores.operation import Query, Steps, operation

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.names import check_schema
+from holdfast.core.values.names import check_schema
 from holdfast.stores.dialect import Answer, Parameters, Stream, Style
 from holdfast.stores.encryption.encryption import Encryption
 from holdfast.stores.operation import Columns, Query, Row, Rows

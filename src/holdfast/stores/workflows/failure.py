@@ -7,7 +7,7 @@ from uuid import UUID
 from holdfast.core.errors import NotFound, Refused
 from holdfast.core.identity import delivery_id, delivery_range
 from holdfast.core.message import Address, NewMessage, new_message
-from holdfast.core.text import sanitise
+from holdfast.core.values.text import sanitise
 from holdfast.core.workflows.graph import Exhausted, Graph, nearest_step
 from holdfast.core.workflows.names import (
     CANCEL,

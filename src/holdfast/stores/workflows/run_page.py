@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import UUID
 
-from holdfast.core.bounded_count import NONE, BoundedCount
 from holdfast.core.identity import first_id
+from holdfast.core.values.bounded_count import NONE, BoundedCount
 from holdfast.stores.operation import Query, Steps, operation
 from holdfast.stores.queries.filter_index import far_id
 from holdfast.stores.queries.pagination import SKEW, Slice, first_below

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import click
 
-from holdfast.core.duration import format_duration
+from holdfast.core.values.duration import format_duration
 from holdfast.interfaces.cli.filters import DURATION
 from holdfast.interfaces.cli.output import ProgressLine, note, show_json
 from holdfast.interfaces.cli.settings import command, settings

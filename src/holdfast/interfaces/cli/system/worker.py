@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.core.errors import ConfigurationError, HoldfastError
-from holdfast.core.names import check_name
+from holdfast.core.values.names import check_name
 from holdfast.interfaces.cli.exit_codes import AppFailed
 from holdfast.interfaces.cli.filters import DURATION, SIZE
 from holdfast.interfaces.cli.settings import command, settings

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.core.bounded_count import BoundedCount
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.core.workflows.graph import Node
 from holdfast.core.workflows.names import is_undo
 from holdfast.core.workflows.state import StepState

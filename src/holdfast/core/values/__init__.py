@@ -1,0 +1,1 @@
+"""Plain values with a text form: durations, sizes, names, bounded counts and printable text."""
