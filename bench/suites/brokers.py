@@ -18,8 +18,8 @@ from bench.plan import Run
 from bench.rounds import interleaved
 from bench.subject import BOUND, OURS, Kind, Subject
 from holdfast import Holdfast, WorkerOptions
-from holdfast.runtime.broker_streams import BrokerStreams
-from holdfast.runtime.relays import Relays
+from holdfast.runtime.brokers.relays import Relays
+from holdfast.runtime.brokers.streams import BrokerStreams
 from tests.servers.kafka import KafkaCluster
 from tests.servers.nats import NatsServer
 from tests.servers.rabbitmq import RabbitMQ

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Outage, RetryPolicy, Snooze, TerminalError, WorkerOptions
 from holdfast.core.delivery import Status
-from holdfast.runtime.broker_streams import HandledKeyPruner
+from holdfast.runtime.brokers.streams import HandledKeyPruner
 from holdfast.stores.event_log.projection import last_run
 from holdfast.stores.messages.intake import record_handled
 from holdfast.stores.queries.query import Filter, messages

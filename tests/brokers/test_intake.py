@@ -13,7 +13,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import RAW_TYPE
 from holdfast.core.telemetry.correlation import correlation
 from holdfast.engine.telemetry.alert import DeadLetterAlert
-from holdfast.runtime import dead_letter_forwarder
+from holdfast.runtime.brokers import dead_letter_forwarder
 from holdfast.stores.messages.intake import intakes
 from holdfast.stores.queries.query import Filter, messages
 from tests.brokers.redis_stream import Stream, redis_server, stream

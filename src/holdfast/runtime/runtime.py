@@ -17,7 +17,7 @@ from holdfast.engine.worker.deps import Probe
 from holdfast.idempotency.dedupe import Dedupe
 from holdfast.produce.producer import Producer
 from holdfast.runtime.ambient_transaction import AMBIENT, AmbientTransaction
-from holdfast.runtime.broker_source import BrokerSource
+from holdfast.runtime.brokers.source import BrokerSource
 from holdfast.runtime.commit_notifier import CommitNotifier
 from holdfast.runtime.completion import CompletionWatcher
 from holdfast.runtime.reactions import Reactions

@@ -14,9 +14,9 @@ from holdfast.engine.handlers.context import Context
 from holdfast.engine.handlers.handler import Handler
 from holdfast.engine.maintenance.cron import Schedule
 from holdfast.engine.workflows.declaration import WorkflowDeclaration
-from holdfast.runtime.broker_source import BrokerSource
-from holdfast.runtime.broker_streams import reprocess_raw
-from holdfast.runtime.ingestion import check_loops
+from holdfast.runtime.brokers.ingestion import check_loops
+from holdfast.runtime.brokers.source import BrokerSource
+from holdfast.runtime.brokers.streams import reprocess_raw
 from holdfast.runtime.reactions import Reaction
 from holdfast.runtime.runtime import Runtime
 

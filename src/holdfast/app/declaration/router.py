@@ -36,10 +36,10 @@ from holdfast.engine.handlers.handler import (
 )
 from holdfast.engine.maintenance.cron import Schedule
 from holdfast.engine.workflows.commands import command_handler
-from holdfast.runtime.broker_source import broker_source
-from holdfast.runtime.ingestion import event_rule, ingest_handler, ingest_name
+from holdfast.runtime.brokers.ingestion import event_rule, ingest_handler, ingest_name
+from holdfast.runtime.brokers.relays import declare, handler_of
+from holdfast.runtime.brokers.source import broker_source
 from holdfast.runtime.reactions import Reaction
-from holdfast.runtime.relays import declare, handler_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

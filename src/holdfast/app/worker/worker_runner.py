@@ -28,11 +28,11 @@ from holdfast.engine.worker.worker import Worker
 from holdfast.engine.workflows.loader import has_steps
 from holdfast.engine.workflows.sweeper import RunSweeper
 from holdfast.ops.plans import PlanRunner
-from holdfast.runtime.broker_streams import BrokerStreams, HandledKeyPruner
+from holdfast.runtime.brokers.relays import Relays
+from holdfast.runtime.brokers.streams import BrokerStreams, HandledKeyPruner
 from holdfast.runtime.endpoint_handlers import EndpointHandlers
 from holdfast.runtime.loop import call_when_set, lock_engine, wait_for_store
 from holdfast.runtime.redactions import RedactionRefresher
-from holdfast.runtime.relays import Relays
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.schedule import StoredSchedule
 from holdfast.stores.protocol import Store

@@ -17,7 +17,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.values.names import MAX_NAME, check_name
 from holdfast.engine.handlers.context import Context
 from holdfast.engine.handlers.handler import Handler, Kind
-from holdfast.runtime.broker_source import BrokerSource
+from holdfast.runtime.brokers.source import BrokerSource
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 

@@ -24,9 +24,9 @@ from holdfast.engine.handlers.context import IDLE_TIMEOUT, Context
 from holdfast.engine.handlers.handler import Handler
 from holdfast.engine.telemetry.alert import Alerts, DeadLetterAlert
 from holdfast.engine.worker.options import WorkerOptions, instance_id
-from holdfast.runtime.broker_source import BrokerSource
-from holdfast.runtime.dead_letter_forwarder import DeadLetterForwarder
-from holdfast.runtime.direct_consumer import DirectConsumer
+from holdfast.runtime.brokers.dead_letter_forwarder import DeadLetterForwarder
+from holdfast.runtime.brokers.direct_consumer import DirectConsumer
+from holdfast.runtime.brokers.source import BrokerSource
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.intake import forget_handled, report_intake, take_in_completing

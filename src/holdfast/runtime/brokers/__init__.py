@@ -1,0 +1,1 @@
+"""What a worker does with brokers: reads records, stores them as events, forwards dead letters, relays events."""
