@@ -5,6 +5,6 @@ This layer connects them:
 
 - `runtime`: the `Runtime` value with the parts of an app; `app` builds it and passes it on.
 - `registration`, `reactions`, `commit_notifier`: the steps around a publish.
-- `broker_streams`, `direct_consumer`, `dead_letter_forwarder`, `relays`: broker work of a worker.
+- `brokers`: what a worker reads from brokers and sends to them.
 - `endpoint_handlers`, `rebuild`: webhook endpoints as handlers, and projector rebuilds.
 """
