@@ -5,7 +5,7 @@
 of operator actions from the shared table. `output` prints tables (`table`) or JSON (`--format json`).
 
     deliveries    messages, deliveries, dead letters, replay, bulk actions
-    processing    queues, consumers, jobs, schedules, projectors, workflows
+    handlers      queues, consumers, jobs, schedules, projectors, workflows
     integrations  HTTP keys, webhooks, encryption
     system        workers, console, schema, statistics, access, drills
 """

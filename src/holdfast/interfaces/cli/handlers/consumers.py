@@ -7,8 +7,8 @@ import click
 
 from holdfast.interfaces.cli.actions import REASON, add_actions
 from holdfast.interfaces.cli.filters import PAGE, TIME
+from holdfast.interfaces.cli.handlers.resources import add_list
 from holdfast.interfaces.cli.output import ProgressLine, note, print_table, show_json
-from holdfast.interfaces.cli.processing.resources import add_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column
 from holdfast.interfaces.presentation.actions import CONSUMERS

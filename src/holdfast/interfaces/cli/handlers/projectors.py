@@ -11,8 +11,8 @@ import click
 
 from holdfast.interfaces.cli.actions import REASON
 from holdfast.interfaces.cli.filters import ID
+from holdfast.interfaces.cli.handlers.resources import add_list
 from holdfast.interfaces.cli.output import note, show_json
-from holdfast.interfaces.cli.processing.resources import add_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column
 from holdfast.interfaces.presentation.formatting import ago, many, many_deliveries, moment, one_line, rough

@@ -4,8 +4,8 @@ import click
 
 from holdfast.interfaces.cli.actions import add_actions
 from holdfast.interfaces.cli.filters import PAGE
+from holdfast.interfaces.cli.handlers.resources import paused_column
 from holdfast.interfaces.cli.output import note, show_json, show_list
-from holdfast.interfaces.cli.processing.resources import paused_column
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, time_column
 from holdfast.interfaces.presentation.actions import SCHEDULES

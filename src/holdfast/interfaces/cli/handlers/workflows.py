@@ -11,8 +11,8 @@ from holdfast.core.errors import InvalidPayload
 from holdfast.interfaces.cli.actions import REASON, add_actions
 from holdfast.interfaces.cli.deliveries.publish import print_published, read_json
 from holdfast.interfaces.cli.filters import DURATION, ID, TIME, page_options
+from holdfast.interfaces.cli.handlers.resources import add_list
 from holdfast.interfaces.cli.output import console, note, print_table, show_json, show_value, status_style
-from holdfast.interfaces.cli.processing.resources import add_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column, time_column
 from holdfast.interfaces.presentation.actions import RUNS

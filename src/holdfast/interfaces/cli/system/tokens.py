@@ -5,8 +5,8 @@ from datetime import datetime
 import click
 
 from holdfast.interfaces.cli.actions import add_actions
+from holdfast.interfaces.cli.handlers.resources import add_list
 from holdfast.interfaces.cli.output import note, show_value
-from holdfast.interfaces.cli.processing.resources import add_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, time_column
 from holdfast.interfaces.presentation.actions import TOKENS
