@@ -339,8 +339,10 @@ def test_tables_of_a_later_release_ask_for_an_upgrade(shop: Shop) -> None:
     store.close_sync()
     with sqlite3.connect(shop.folder / "shop.db") as db:
         db.execute("insert into holdfast_schema_version (version, name) values (99, 'later')")
-    result = shop.run("stats")
-    assert (result.exit_code, "upgrade holdfast" in result.stderr) == (5, True)
+    for command in (("stats",), ("schema", "migrate")):
+        result = shop.run(*command)
+        assert (result.exit_code, "upgrade holdfast" in result.stderr) == (5, True), (command, result.stderr)
+    assert shop.run("schema", "status").exit_code == 1
 
 
 def test_an_empty_postgres_database_is_distinguished_from_an_unreachable_one(

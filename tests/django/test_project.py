@@ -1,6 +1,7 @@
 """The settings, the system checks, the commands and the handlers' connections of a Django project."""
 
 import asyncio
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.db.models.signals import post_migrate
 from django.test import override_settings
 
 import holdfast.django
-from holdfast import HoldfastError, WorkerOptions
+from holdfast import HoldfastError, SchemaMismatch, WorkerOptions
 from holdfast.django import checks
 from holdfast.django.app import project_app
 from holdfast.django.configuration import read_configuration
@@ -79,6 +80,25 @@ def test_a_database_without_tables_can_be_migrated(tmp_path: Any, fresh_app: Any
         project_app.cache_clear()
         (warned,) = checks.check_tables(["default"])
     assert "manage.py holdfast schema migrate" in str(warned.hint)
+    del connections["default"], connections.settings["default"]
+
+
+def test_tables_of_a_newer_release_are_refused_with_the_remedy(tmp_path: Any, fresh_app: Any) -> None:
+    set_database("default", f"sqlite:///{tmp_path / 'shop.db'}", OPTIONS={"transaction_mode": "IMMEDIATE"})
+    store = SqliteStore(tmp_path / "shop.db")
+    store.migrate()
+    with store.transaction(timedelta(seconds=10)) as connection:
+        connection.execute("insert into holdfast_schema_version (version, name) values (99, 'later')")
+    store.close_sync()
+    (warned,) = checks.check_tables(["default"])
+    assert (warned.id, warned.hint) == ("holdfast.W003", None)
+    assert "upgrade holdfast" in warned.msg
+    config = apps.get_app_config("holdfast")
+    (migrated,) = [one for one in post_migrate._live_receivers(config)[0] if one.__module__ == "holdfast.django.apps"]
+    with pytest.raises(CommandError, match="upgrade holdfast"):
+        migrated(using="default")
+    with pytest.raises(SchemaMismatch, match="upgrade holdfast"):
+        holdfast.django.hf.sync.publish("order.placed", {"id": 1})
     del connections["default"], connections.settings["default"]
 
 

@@ -3,11 +3,14 @@
 import asyncio
 from datetime import timedelta
 
-from holdfast import Context, Holdfast
+import pytest
+
+from holdfast import Context, Holdfast, SchemaMismatch
 from holdfast.core.delivery import Status
 from holdfast.stores.admin.actions import pause_consumer, pause_queue, resume_consumer, resume_queue
 from holdfast.stores.deliveries.worker import workers
 from tests.support.apps import MakeApp
+from tests.support.builders import sql
 from tests.support.worker import all_of, drain, eventually, only, statuses, working
 
 
@@ -148,6 +151,24 @@ async def test_a_consumer_of_a_later_deploy_gets_no_work_that_only_earlier_worke
     await old.publish("order.placed", {}, conn=None)
     (found,) = await all_of(new)
     assert found.generation == 2
+
+
+async def test_a_release_older_than_the_tables_neither_starts_a_worker_nor_publishes(make_app: MakeApp) -> None:
+    old = make_app()
+
+    @old.job()
+    async def work() -> None: ...
+
+    sql(old.store, "insert into {hf}schema_version (version, name) values (9999, 'later')")
+    try:
+        with pytest.raises(SchemaMismatch, match="upgrade holdfast"):
+            await drain(old)
+        with pytest.raises(SchemaMismatch, match="upgrade holdfast"):
+            await work.enqueue()
+        assert await old.store.run(workers()) == []
+        assert await all_of(old) == []
+    finally:
+        sql(old.store, "delete from {hf}schema_version where version = 9999")
 
 
 async def _workers(hf: Holdfast, number: int) -> bool:

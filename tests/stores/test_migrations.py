@@ -216,12 +216,15 @@ def test_indexes_that_were_built_beforehand_are_used(empty_database: str, monkey
     store.close_sync()
 
 
-def test_a_newer_schema_is_left_as_it_is(address: str) -> None:
+def test_tables_of_a_newer_release_are_neither_migrated_nor_used(address: str) -> None:
     store = opened(address)
     store.migrate()
     sql(store, "insert into {hf}schema_version (version, name) values (99, 'future')")
-    assert store.migrate() == []
-    assert store.schema_status().found == 99
+    before = catalog(store)
+    with pytest.raises(SchemaMismatch, match="is at version 99, this release needs .*; upgrade holdfast") as mismatch:
+        store.migrate()
+    assert (mismatch.value.found, mismatch.value.expected) == (99, len(steps(store)))
+    assert (store.schema_status().found, catalog(store)) == (99, before)
     store.close_sync()
 
 

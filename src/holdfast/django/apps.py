@@ -4,10 +4,11 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core import checks
+from django.core.management import CommandError
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, SchemaMismatch
 
 
 class HoldfastConfig(AppConfig):
@@ -38,6 +39,9 @@ def _create_tables(using: str, verbosity: int = 1, stdout: Any = None, **_: Any)
 
     if using != hf.configuration.database or not hf.configuration.migrate:
         return
-    applied = hf.store.migrate()
+    try:
+        applied = hf.store.migrate()
+    except SchemaMismatch as error:
+        raise CommandError(str(error)) from error
     if applied and verbosity and stdout is not None:
         stdout.write(f"  Holdfast: applied {len(applied)} migrations to {hf.store.name}\n")

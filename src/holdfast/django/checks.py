@@ -6,7 +6,7 @@ from typing import Any
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, SchemaMismatch
 from holdfast.django.app import project_app
 from holdfast.django.configuration import DjangoConfiguration, read_configuration
 from holdfast.django.database import database_of, is_in_memory
@@ -65,5 +65,6 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
         store.check_schema()
     except HoldfastError as error:
         remedy = "manage.py migrate" if configuration.migrate else "manage.py holdfast schema migrate"
-        return [Warning(str(error), hint=f"Run `{remedy}`.", id="holdfast.W003")]
+        is_newer = isinstance(error, SchemaMismatch) and error.found is not None and error.found > error.expected
+        return [Warning(str(error), hint=None if is_newer else f"Run `{remedy}`.", id="holdfast.W003")]
     return []

@@ -1,6 +1,7 @@
 """Migrations: numbered SQL files, each applied once and never reversed."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -42,6 +43,13 @@ class SchemaStatus:
         """Raises `SchemaMismatch` unless the versions are equal."""
         if not self.current:
             raise SchemaMismatch(self.schema, self.found, self.expected)
+
+
+def missing(every: Sequence[Migration], schema: str, done: int) -> Sequence[Migration]:
+    """The migrations after version `done`. Raises `SchemaMismatch` if the tables belong to a newer release."""
+    if done > every[-1].version:
+        raise SchemaMismatch(schema, done, every[-1].version)
+    return [one for one in every if one.version > done]
 
 
 @cache

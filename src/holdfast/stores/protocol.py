@@ -88,7 +88,8 @@ class Store(Protocol):
     def migrate(self, lock_timeout: timedelta = timedelta(seconds=10)) -> list[str]:
         """Migrates the tables to the version of this release and returns the applied migrations. Blocking.
 
-        Safe to run twice and in several processes at once. Raises `LockTimeout` when the lock is not available in time.
+        Safe to run twice and in several processes at once. Raises `LockTimeout` when the lock is not available in time, and
+        `SchemaMismatch` when the tables belong to a newer release.
         """
         ...
 

@@ -29,7 +29,7 @@ from holdfast.stores.connections.connection import (
     run_on,
     run_on_async,
 )
-from holdfast.stores.migration import Migration, SchemaStatus, migrations, newest
+from holdfast.stores.migration import Migration, SchemaStatus, migrations, missing, newest
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.notifier import Notifier
@@ -235,11 +235,10 @@ class PostgresStore:
             run(_create_version_table(self.dialect))
         done = self._version(connection) or 0
         applied = []
-        for migration in migrations(_MIGRATIONS):
-            if migration.version > done:
-                run(migration.render({"hf": self.dialect.prefix}))
-                run(_version_row(self.dialect, migration))
-                applied.append(f"{migration.version:04} {migration.name}")
+        for migration in missing(migrations(_MIGRATIONS), self.dialect.schema, done):
+            run(migration.render({"hf": self.dialect.prefix}))
+            run(_version_row(self.dialect, migration))
+            applied.append(f"{migration.version:04} {migration.name}")
         return applied
 
     def schema_status(self) -> SchemaStatus:

@@ -30,7 +30,7 @@ from holdfast.core.errors import (
 from holdfast.stores.connections.connection import AsyncConnection, Connection, Sqlite3, run_on
 from holdfast.stores.connections.identity import VerifiedConnections
 from holdfast.stores.file import private
-from holdfast.stores.migration import SchemaStatus, migrations, newest
+from holdfast.stores.migration import SchemaStatus, migrations, missing, newest
 from holdfast.stores.operation import Operation, Rows
 from holdfast.stores.protocol import Topic
 from holdfast.stores.sqlite.dialect import SqliteDialect
@@ -308,12 +308,11 @@ def migration_steps(dialect: SqliteDialect) -> Generator[str, Rows, list[str]]:
     )
     (row,) = yield f"select coalesce(max(version), 0) from {table}"
     applied = []
-    for migration in migrations(_MIGRATIONS):
-        if migration.version > int(str(row[0])):
-            for statement in list(_statements(migration.render({"hf": dialect.prefix, "now": dialect.now}))):
-                _ = yield statement
-            yield f"insert into {table} (version, name) values ({migration.version}, '{migration.name}')"
-            applied.append(f"{migration.version:04} {migration.name}")
+    for migration in missing(migrations(_MIGRATIONS), dialect.schema, int(str(row[0]))):
+        for statement in list(_statements(migration.render({"hf": dialect.prefix, "now": dialect.now}))):
+            _ = yield statement
+        yield f"insert into {table} (version, name) values ({migration.version}, '{migration.name}')"
+        applied.append(f"{migration.version:04} {migration.name}")
     return applied
 
 
