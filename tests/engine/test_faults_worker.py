@@ -158,6 +158,26 @@ def test_paused_after_complete_the_server_ends_its_session_and_the_row_is_free(p
     assert delivery(postgres) == ("delivered", 2)
 
 
+def test_a_worker_that_was_paused_past_its_lease_starts_nothing_that_another_has_taken_over(place: Place) -> None:
+    """Its event loop is busy when it is resumed, so the thread that renews the lease is the first to know the time."""
+    place.publish_many("hang", [{"n": n, "seconds": 5} for n in (1, 2)])
+    paused = place.worker("lab", lease=LEASE, concurrency=2)
+    place.noted("started")
+    (first,) = (note.split()[1] for _, note in place.notes())
+    second = str(3 - int(first))
+    place.stop(paused)
+    # Each in a process: a loop that is blocked runs one at a time.
+    for _ in range(2):
+        family = {"HOLDFAST_ENGINE_FAMILY": f"{place.directory / 'holdfast.db'}-engine"} if place.on_sqlite else {}
+        start(place, lease=8 * LEASE, concurrency=1, environment=family)
+    place.noted(f"hang {second} started")
+    paused.resumed()
+    paused.says('"worker lease lost"')
+    place.drained()
+    assert place.times(f"hang {second} started") == 1
+    assert place.sql("select attempt, outcome from {hf}run") == [(1, "lease_expired")] * 2
+
+
 def paused_in_a_run(place: Place, consumer: str, at: str) -> tuple[Process, str]:
     """A worker that is stopped while its handler waits, and the id of its message; another worker takes over.
 

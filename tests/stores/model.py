@@ -318,10 +318,8 @@ class Model:
         self.workers[worker] = Worker(generation)
 
     def renew(self, worker: str) -> bool:
-        """A late renewal is harmless: what was taken over in the meantime has another fence."""
-        if worker in self.workers:
-            self.workers[worker].alive = True
-        return worker in self.workers
+        """An expired lease is not renewed."""
+        return worker in self.workers and self.workers[worker].alive
 
     # Operating
 

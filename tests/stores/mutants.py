@@ -308,9 +308,11 @@ CLAIMING = [
         sqlite("rescue", *_RAISED_LITE),
     ),
     *kills(
-        test_worker.test_a_late_renewal_revives_and_a_forgotten_worker_learns_it,
+        test_worker.test_a_lease_that_expired_or_is_gone_cannot_be_renewed,
         postgres("renew_worker", "id = :worker::text"),
         sqlite("renew_worker", "id = :worker"),
+        postgres("renew_worker", "alive_until >= now()"),
+        sqlite("renew_worker", "alive_until >= {now}"),
     ),
 ]
 

@@ -221,7 +221,7 @@ def test_tables_of_a_newer_release_are_neither_migrated_nor_used(address: str) -
     store.migrate()
     sql(store, "insert into {hf}schema_version (version, name) values (99, 'future')")
     before = catalog(store)
-    with pytest.raises(SchemaMismatch, match="is at version 99, this release needs .*; upgrade holdfast") as mismatch:
+    with pytest.raises(SchemaMismatch, match=r"is at version 99, this release needs .*; upgrade holdfast") as mismatch:
         store.migrate()
     assert (mismatch.value.found, mismatch.value.expected) == (99, len(steps(store)))
     assert (store.schema_status().found, catalog(store)) == (99, before)

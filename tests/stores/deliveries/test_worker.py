@@ -53,15 +53,16 @@ async def test_a_renewal_reaches_from_now(store: Store) -> None:
     assert before + 2 * LEASE <= found.alive_until <= await store.run(clock()) + 2 * LEASE
 
 
-async def test_a_late_renewal_revives_and_a_forgotten_worker_learns_it(store: Store) -> None:
-    """A late one is harmless: what was taken over in the meantime has another fence."""
+async def test_a_lease_that_expired_or_is_gone_cannot_be_renewed(store: Store) -> None:
+    """Other workers may have taken over what it covered, so this one has to stop its handlers."""
     await start(store, "w1", ["mail"])
     await start(store, "w2", ["mail"])
-    age(store, 2 * LEASE, "worker")
+    age(store, LEASE - SECOND, "worker")
     assert await store.run(renew_worker("w1", LEASE))
-    await store.run(forget_workers(SECOND))
-    assert [w.id for w in await store.run(workers())] == ["w1"]
+    age(store, 2 * SECOND, "worker")
     assert not await store.run(renew_worker("w2", LEASE))
+    assert await store.run(renew_worker("w1", LEASE))
+    assert [(w.id, w.alive) for w in await store.run(workers())] == [("w1", True), ("w2", False)]
     await store.run(stop_worker("w1"))
     assert not await store.run(renew_worker("w1", LEASE))
 
@@ -89,7 +90,7 @@ async def test_nothing_is_taken_over_while_the_delivery_lease_lasts(store: Store
 async def test_nothing_is_taken_over_while_its_worker_lives(store: Store) -> None:
     await start(store, "w1", ["mail"])
     claimed = await claim_one(store)
-    expire(store)
+    age(store, LEASE + SECOND, "delivery")
     assert await store.run(renew_worker("w1", LEASE))
     assert await store.run(rescue("reaper", LEASE, 10)) == []
     assert (await delivery(store, claimed.id)).locked_by == "w1"

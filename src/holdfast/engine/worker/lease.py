@@ -1,5 +1,6 @@
 """A worker's lease: one small row, renewed from a separate thread and connection."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -20,9 +21,9 @@ _BREAK = 0.5
 class Lease(threading.Thread):
     """Renews a worker's row several times per lease, even while the event loop is blocked.
 
-    `gone` is called once, from this thread, when the row no longer exists. The worker watches `left` to know whether the
-    lease is still valid: a renewal that hangs cannot report it. `cancelled` gets the runs of the worker that were
-    cancelled, as JSON text, also from this thread.
+    `gone` is called once, from this thread, when the lease had expired before it was renewed, or its row no longer exists.
+    The worker watches `left` to know whether the lease is still valid: a renewal that hangs cannot report it. `cancelled`
+    gets the runs of the worker that were cancelled, as JSON text, also from this thread.
     """
 
     def __init__(
@@ -44,12 +45,22 @@ class Lease(threading.Thread):
         self._valid_since = self._renewed_at
 
     @property
+    def valid_until(self) -> float:
+        """Until when the lease is valid for certain, by the monotonic clock; a tenth is reserved to stop the handlers."""
+        return self._renewed_at + _HOLDS_FOR * self._seconds
+
+    @property
     def left(self) -> float:
-        """Seconds that the lease is valid for certain; a tenth is reserved to stop the handlers."""
-        return self._renewed_at + _HOLDS_FOR * self._seconds - time.monotonic()
+        """Seconds that the lease is valid for certain."""
+        return self.valid_until - time.monotonic()
+
+    async def over(self) -> None:
+        """Returns when the lease may be over, even if a renewal hangs."""
+        while (left := self.left) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left)
 
     def held_since(self, moment: float) -> bool:
-        """Whether the lease has been valid without a gap since this time of the monotonic clock."""
+        """Whether the lease has been valid since this time of the monotonic clock."""
         return self._valid_since <= moment and self.left > 0
 
     @property
@@ -70,7 +81,7 @@ class Lease(threading.Thread):
             pause = self.renew()
 
     def renew(self) -> float | None:
-        """Renews the lease once; returns the seconds until the next renewal, None if the row is gone."""
+        """Renews the lease once; returns the seconds until the next renewal, None if the lease is lost."""
         started = time.monotonic()
         try:
             renewed, cancelled = self._store.run_sync(renew_and_read(self._worker, self._lease))
@@ -79,16 +90,14 @@ class Lease(threading.Thread):
             self._contact_since = None
             log.warning("lease renewal failed", worker=self._worker, error=str(error))
             return self._seconds / _RETRIES
-        if not renewed:
+        # A late reply, as after a suspension: the store may have renewed the lease after another worker took over.
+        if not renewed or time.monotonic() - self._renewed_at > self._seconds:
             if not self._stopping.is_set():
                 self._gone()
             return None
         # A process that was suspended had no contact during that time.
         if self._contact_since is None or started - self._renewed_at > _BREAK * self._seconds:
             self._contact_since = started
-        if time.monotonic() - self._renewed_at > self._seconds:
-            # It may have expired before this renewal.
-            self._valid_since = started
         # The time before the query: the store counts from its answer, so this errs on the safe side.
         self._renewed_at = started
         if cancelled is not None:

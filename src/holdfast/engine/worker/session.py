@@ -100,7 +100,7 @@ class WorkerSession:
             self._deps.lease_store,
             self.id,
             self._options.lease,
-            lambda: call_threadsafe(loop, self._on_lease_lost, "its row is gone"),
+            lambda: call_threadsafe(loop, self._on_lease_lost, "it had expired, or its row is gone"),
             started_at,
             lambda runs: call_threadsafe(loop, self._cancellations.received, runs),
         )
@@ -133,12 +133,11 @@ class WorkerSession:
 
     def _background(self) -> "list[asyncio.Task[None]]":
         assert self._lease is not None
-        length, groups = self._options.lease, self._executor.groups
+        length, groups, lease = self._options.lease, self._executor.groups, self._options.lease.total_seconds()
         reaper = Reaper(self._store, self.id, length, self._lease, self._settlements, self._settler, groups)
-        lease = length.total_seconds()
         periodic_tasks = () if self._options.suspects else self._deps.periodic_tasks
         return [
-            asyncio.create_task(self._watch_lease(), name="holdfast-lease-watch"),
+            asyncio.create_task(self._watch_lease(self._lease), name="holdfast-lease-watch"),
             asyncio.create_task(reaper.run(), name="holdfast-reap"),
             asyncio.create_task(every(lease / 4, self._orphaned_claims.scan), name="holdfast-orphaned-claims"),
             asyncio.create_task(every(1.0, self._catch_up, first=0.0), name="holdfast-catch-up"),
@@ -279,9 +278,10 @@ class WorkerSession:
         self._control.wake.set()
 
     async def _work(self, pool: SlotPool) -> None:
-        """One slot: runs waiting deliveries one after another, and ends when none is left."""
+        """One slot: runs waiting deliveries one after another, and ends when none is left or the lease is over."""
         task = asyncio.current_task()
         assert task is not None
+        assert self._lease is not None
         self._cancellations.enter()
         while pool.waiting and not self._ending:
             self._spawn_slot_soon(pool)
@@ -292,6 +292,8 @@ class WorkerSession:
             else:
                 await self._executor.run(claimed, task)
             pool.scheduler.finished(now := time.monotonic())
+            if now > self._lease.valid_until:
+                self._on_lease_lost()
             if pool.scheduler.is_low(len(pool.waiting)):
                 self._control.wake.set()
             # A handler that never waits would keep the loop from claiming and settling.
@@ -335,14 +337,12 @@ class WorkerSession:
             self._control.end()
         return idle.seconds
 
-    async def _watch_lease(self) -> None:
-        """Ends this session before another worker may take over its deliveries, even if a renewal hangs."""
-        assert self._lease is not None
-        while (left := self._lease.left) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(left)
-        self._on_lease_lost("it was not renewed in time")
+    async def _watch_lease(self, lease: Lease) -> None:
+        """Ends this session before another worker may take over its deliveries."""
+        await lease.over()
+        self._on_lease_lost()
 
-    def _on_lease_lost(self, why: str) -> None:
+    def _on_lease_lost(self, why: str = "it was not renewed in time") -> None:
         if not self._lease_lost.is_set():
             log.error("worker lease lost", worker=self.id, reason=why)
             self._lease_lost.set()

@@ -46,7 +46,7 @@ def start_worker(
 
 @operation(single=True)
 def renew_worker(worker: str, lease: timedelta) -> Steps[bool]:
-    """Renews a worker's lease; False when its row does not exist, and then the worker must stop its handlers."""
+    """Renews a worker's lease; False when it had expired or is gone, and then the worker must stop its handlers."""
     return bool((yield Query("renew_worker", {"worker": worker, "lease": lease})))
 
 

@@ -6,9 +6,9 @@ on conflict (id) do nothing
 returning id
 
 -- name: renew_worker
--- Renews a worker's lease; no row means that it was removed. A late renewal is harmless: rescued deliveries have
--- another fence. It returns the runs of this worker that were cancelled.
-update {hf}worker set alive_until = now() + :lease::interval where id = :worker::text
+-- Renews a worker's lease. No row means that it had expired or was removed: its deliveries may have been rescued.
+-- It returns the runs of this worker that were cancelled.
+update {hf}worker set alive_until = now() + :lease::interval where id = :worker::text and alive_until >= now()
 returning id, (select json_agg(json_build_array(c.delivery_id, c.fence))::text
                from {hf}cancellation c where c.worker = :worker::text) as cancelled
 
