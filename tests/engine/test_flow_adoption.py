@@ -6,6 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast import Holdfast, Limit, Rate
+from holdfast.engine.claims.flow_adoption import FlowAdoption
+from holdfast.stores.admin.flow import change_flow
+from holdfast.stores.deliveries.claim import lanes
 from tests.support.apps import MakeApp
 from tests.support.builders import sql
 from tests.support.worker import drain, eventually, working
@@ -127,6 +130,30 @@ async def test_an_earlier_job_that_is_not_due_gets_its_place_first(make_app: Mak
     await ordered.enqueue("x", 1)
     await drain(hf)
     assert done == [0, 1]
+
+
+async def test_a_changed_limit_does_not_stop_an_ordered_consumer_until_its_backlog_was_read_again(
+    make_app: MakeApp,
+) -> None:
+    hf = make_app()
+    declare(hf, order_by="k", limit=Limit(3))
+    # One batch reads 4,000.
+    await hf.publish_many([("order.placed", {"k": "a", "n": n}) for n in range(4100)], conn=None)
+    adoption = FlowAdoption(hf.store, hf._runtime.handlers, suspects=False)
+
+    async def sweep(hf: Holdfast) -> set[str]:
+        """The consumers that are not claimed from after one batch."""
+        found = await hf.store.run(lanes(["ship"], 0))
+        await adoption.sweep(found)
+        return adoption.unordered(found)
+
+    assert [await sweep(hf) for _ in range(2)] == [{"ship"}, set()]
+    await hf.store.run(change_flow("consumer", "ship", "ada", None, limit=2, rate=None, reset=False))
+    assert await sweep(hf) == set()
+    other = make_app()
+    declare(other, order_by="n")
+    await other._runtime.registration.prepare()
+    assert await sweep(other) == {"ship"}, "another key needs another sweep"
 
 
 async def test_a_rate_with_a_long_wait_does_not_delay_another(make_app: MakeApp) -> None:

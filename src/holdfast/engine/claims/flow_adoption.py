@@ -34,9 +34,10 @@ LaneName = tuple[str, str, int, int]
 
 @dataclass(slots=True)
 class _Sweep:
-    """How far a lane was swept, and for which settings."""
+    """How far a lane was swept, and for which key. A change of the limit needs no other sweep."""
 
-    settings: FlowSettings
+    rule: KeyRule | None
+    is_sequenced: bool
     after: tuple[datetime, UUID] | None = None
     cost: float = 0.0
     due: float | None = None
@@ -61,8 +62,8 @@ class FlowAdoption:
             if settings is None:
                 continue
             sweep = self._sweeps.get(lane[:4])
-            if sweep is None or sweep.settings != settings:
-                sweep = self._sweeps[lane[:4]] = _Sweep(settings)
+            if sweep is None or (sweep.rule, sweep.is_sequenced) != (settings.key, settings.is_sequenced):
+                sweep = self._sweeps[lane[:4]] = _Sweep(settings.key, settings.is_sequenced)
             if sweep.due is None or (settings.fair and lane[:4] not in empty and time.monotonic() >= sweep.due):
                 await self._continue(lane, sweep)
                 more = more or sweep.due is None
