@@ -6,7 +6,8 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
-from holdfast.stores.queries.query import messages
+from holdfast.core.delivery import Status
+from holdfast.stores.queries.query import Filter, deliveries, messages
 
 
 def stored(hf: Any) -> int:
@@ -76,6 +77,50 @@ def test_commands_to_a_run_belong_to_the_block_as_its_start_does(hf: Any) -> Non
     with transaction.atomic():
         run.sync.signal("paid", conn=None)
         assert stored(hf) == before + 1
+
+
+def test_schedules_and_cancellations_belong_to_the_block(hf: Any) -> None:
+    @hf.job()
+    def send(to: str) -> None: ...
+
+    handles = [send.sync.enqueue("ada"), send.sync.enqueue("bob"), send.sync.enqueue("cy")]
+    group = hf.group([send.call("dora")]).sync.enqueue()
+
+    def change(n: int) -> None:
+        hf.schedules.sync.put(f"mail:{n}", every="1d", job=send, args=("ada",))
+        assert hf.schedules.sync.get(f"mail:{n}") is not None
+        hf.schedules.sync.pause("digest")
+        assert handles[n].sync.cancel(reason="customer left")
+        assert group.sync.cancel() == 1
+
+    async def change_async() -> None:
+        await hf.schedules.put("mail:2", every="1d", job=send, args=("ada",))
+        await hf.schedules.pause("digest")
+        assert await handles[2].cancel()
+        assert await group.cancel() in (0, 1)
+
+    def committed() -> tuple[list[str], bool, int, int]:
+        schedules = hf.schedules.sync.list(conn=None)
+        waiting = hf.store.run_sync(deliveries(Filter(statuses=(Status.PENDING,)), limit=100))
+        cancelled = group.sync.progress().cancelled
+        return [one.name for one in schedules], schedules[0].paused_at is not None, len(waiting), cancelled
+
+    hf.schedules.sync.put("digest", every="1d", job=send, args=("ada",))
+    before = committed()
+    assert before == (["digest"], False, 4, 0)
+    for call in (lambda: change(0), async_to_sync(change_async)):
+        with transaction.atomic():
+            call()
+            assert committed() == before
+            transaction.set_rollback(True)
+        assert committed() == before
+    with transaction.atomic():
+        change(1)
+    assert committed() == (["digest", "mail:1"], True, 2, 1)
+    with transaction.atomic():
+        async_to_sync(change_async)()
+        assert committed()[2] == 2
+    assert committed() == (["digest", "mail:1", "mail:2"], True, 1, 1)
 
 
 def test_a_call_outside_of_a_block_commits_at_once(hf: Any) -> None:

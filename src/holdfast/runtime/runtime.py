@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.brokers.relay import Relay
 from holdfast.core.failures.classify import Rules
@@ -23,11 +23,15 @@ from holdfast.runtime.completion import CompletionWatcher
 from holdfast.runtime.reactions import Reactions
 from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.runtime.registration import Registration
+from holdfast.stores.connections.connection import run_on, run_on_async
 from holdfast.stores.groups.group import NewGroup, start_group
 from holdfast.stores.messages.publish import LazyMessages, Messages, Published
+from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.fork import Origin, fork_run
 from holdfast.stores.workflows.run import NewRun, start_runs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,28 @@ class Runtime:
         self.reactions.published(messages, published, bound)
         self.meter.published(len(published))
         return published
+
+    async def run(self, operation: Operation[T], conn: Any, call: str) -> T:
+        """Runs an operation of the store in the caller's transaction, or with `conn=None` in a separate one."""
+        if conn is AMBIENT:
+            if self.ambient is not None:
+                return await self.ambient.call(self.run_sync, operation, conn, call)
+            conn = None
+        bound = None if conn is None else await self.producer.bind(conn, call)
+        await self.registration.prepare(None if bound is None else bound.adapter)
+        if bound is None:
+            return await self.store.run(operation)
+        return await run_on_async(operation, self.store.dialect, bound.adapter)
+
+    def run_sync(self, operation: Operation[T], conn: Any, call: str) -> T:
+        """`run`, blocking."""
+        if conn is AMBIENT:
+            conn = None if self.ambient is None else self.ambient.connection()
+        bound = None if conn is None else self.producer.bind_sync(conn, call)
+        self.registration.prepare_sync(None if bound is None else bound.adapter)
+        if bound is None:
+            return self.store.run_sync(operation)
+        return run_on(operation, self.store.dialect, bound.adapter)
 
     async def start_runs(self, runs: Sequence[NewRun], conn: Any, call: str) -> list[Published]:
         """Starts runs of workflows in the caller's transaction, or with `conn=None` in a separate one."""

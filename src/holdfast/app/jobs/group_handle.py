@@ -10,6 +10,7 @@ from holdfast.core.events.payload import decode
 from holdfast.core.events.validation import stored_value
 from holdfast.core.values.duration import Duration
 from holdfast.engine.handlers.handler import result_hint
+from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.completion import Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.groups.group import cancel_group
@@ -52,12 +53,14 @@ class GroupHandle:
         """Jobs of a stage with their state, error and result (as JSON values), from position `start` on."""
         return _decoded(await self._runtime().store.run(self._members(stage, start, limit)))
 
-    async def cancel(self, reason: str | None = None, *, actor: str = "app") -> int:
+    async def cancel(self, reason: str | None = None, *, conn: Any = AMBIENT, actor: str = "app") -> int:
         """Cancels the jobs of the group that have not ended, audited; returns their number.
+
+        `conn` is as for `JobHandle.cancel`.
 
         Runs in progress cannot settle any more; an effect that they already had stays.
         """
-        return await self._runtime().store.run(cancel_group(self.id, actor, reason))
+        return await self._runtime().run(cancel_group(self.id, actor, reason), conn, "group_handle.cancel")
 
     def _members(self, stage: int, start: int, limit: int) -> Operation[list[GroupMember]]:
         if not 1 <= limit <= _PAGE:
@@ -101,9 +104,10 @@ class SyncGroupHandle:
         """`GroupHandle.members`, blocking."""
         return _decoded(self._handle._runtime().store.run_sync(self._handle._members(stage, start, limit)))
 
-    def cancel(self, reason: str | None = None, *, actor: str = "app") -> int:
+    def cancel(self, reason: str | None = None, *, conn: Any = AMBIENT, actor: str = "app") -> int:
         """`GroupHandle.cancel`, blocking."""
-        return self._handle._runtime().store.run_sync(cancel_group(self._handle.id, actor, reason))
+        change = cancel_group(self._handle.id, actor, reason)
+        return self._handle._runtime().run_sync(change, conn, "group_handle.sync.cancel")
 
 
 def _decoded(members: list[GroupMember]) -> list[GroupMember]:

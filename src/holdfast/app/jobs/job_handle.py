@@ -10,6 +10,7 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.values.duration import Duration, format_duration
 from holdfast.engine.execution.runner import current_run
 from holdfast.engine.handlers.handler import Handler, result_hint
+from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.admin.actions import cancel
@@ -63,13 +64,16 @@ class JobHandle(Published):
         """
         return await self._job._runtime.store.run(progress_of(delivery_id(self.id, self._job.name)))
 
-    async def cancel(self, *, actor: str | None = None, reason: str | None = None) -> bool:
+    async def cancel(self, *, conn: Any = AMBIENT, actor: str | None = None, reason: str | None = None) -> bool:
         """Cancels the job, audited; false if it has ended or does not exist. Its result raises `JobFailed`.
+
+        `conn` is any connection that `publish` accepts: the cancellation is part of its transaction. Without one it commits in a
+        separate transaction; in a Django project it joins the open `atomic` block.
 
         A job that waits never runs. A running one can no longer complete: its async handler gets a `CancelledError` within a
         quarter of the worker's lease; a plain function runs to its end unless it reads `ctx.cancelled`.
         """
-        return bool(await self._job._runtime.store.run(self._cancellation(actor, reason)))
+        return bool(await self._job._runtime.run(self._cancellation(actor, reason), conn, "handle.cancel"))
 
     def _cancellation(self, actor: str | None, reason: str | None) -> Operation[frozenset[UUID]]:
         job = self._job
@@ -92,9 +96,10 @@ class SyncJobHandle:
     def __init__(self, handle: JobHandle) -> None:
         self._handle = handle
 
-    def cancel(self, *, actor: str | None = None, reason: str | None = None) -> bool:
+    def cancel(self, *, conn: Any = AMBIENT, actor: str | None = None, reason: str | None = None) -> bool:
         """`JobHandle.cancel`, blocking."""
-        return bool(self._handle._job._runtime.store.run_sync(self._handle._cancellation(actor, reason)))
+        change = self._handle._cancellation(actor, reason)
+        return bool(self._handle._job._runtime.run_sync(change, conn, "handle.sync.cancel"))
 
     def progress(self) -> JobProgress | None:
         """`JobHandle.progress`, blocking."""

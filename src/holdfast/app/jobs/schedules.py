@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.app.jobs.job import Call, Job, Placement
 from holdfast.core.errors import ConfigurationError
@@ -11,13 +11,11 @@ from holdfast.core.values.duration import Duration
 from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.engine.maintenance.cron import Schedule
 from holdfast.ops.resources.schedules import ScheduleState, new_schedule, schedule_state
+from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.runtime import Runtime
-from holdfast.stores.connections.connection import run_on, run_on_async
 from holdfast.stores.messages import schedule as stored
 from holdfast.stores.messages.schedule import StoredSchedule
 from holdfast.stores.operation import Operation
-
-T = TypeVar("T")
 
 _EXAMPLE = "give a dict or a tuple of arguments, such as {'tenant': 7}"
 
@@ -26,7 +24,7 @@ class Schedules:
     """Schedules of run time. Workers that run fire them from now on, each occurrence once, as they fire `@hf.cron`.
 
     `conn` is any connection that `publish` accepts: the change is part of its transaction. Without one it commits in a
-    separate transaction. Every change is audited with its `actor`, by default the app.
+    separate transaction; in a Django project it joins the open `atomic` block. Every change is audited with its `actor`, by default the app.
     """
 
     def __init__(self, runtime: Callable[[], Runtime], declared: Mapping[str, Schedule], source: str) -> None:
@@ -48,7 +46,7 @@ class Schedules:
         at: datetime | None = None,
         tz: str = "UTC",
         missed: str = "last",
-        conn: Any = None,
+        conn: Any = AMBIENT,
         actor: str | None = None,
     ) -> ScheduleState:
         """Adds a schedule, or changes the one of this name; exactly one of `cron`, `every` and `at` says when the job runs.
@@ -60,11 +58,11 @@ class Schedules:
         changes keep the next occurrence. A paused schedule stays paused.
         """
         change = self._put(name, job, args, cron, every, at, tz, missed, actor)
-        return schedule_state(await self._run(change, conn, "hf.schedules.put"))
+        return schedule_state(await self._runtime().run(change, conn, "hf.schedules.put"))
 
-    async def get(self, name: str, *, conn: Any = None) -> ScheduleState | None:
+    async def get(self, name: str, *, conn: Any = AMBIENT) -> ScheduleState | None:
         """The schedule of this name, also a declared one; None if there is none."""
-        return _state(await self._run(stored.schedule(name), conn, "hf.schedules.get"))
+        return _state(await self._runtime().run(stored.schedule(name), conn, "hf.schedules.get"))
 
     async def list(
         self,
@@ -73,43 +71,35 @@ class Schedules:
         prefix: str | None = None,
         after: str | None = None,
         limit: int = 100,
-        conn: Any = None,
+        conn: Any = AMBIENT,
     ) -> "list[ScheduleState]":
         """A page of schedules by name, declared ones included; pass the last name as `after` for the next page.
 
         `job` selects the schedules of one job, `prefix` those whose names start with it, such as `"report:"`.
         """
         page = stored.schedules(job=_job_name(job), prefix=prefix, after=after, limit=limit)
-        return [schedule_state(one) for one in await self._run(page, conn, "hf.schedules.list")]
+        return [schedule_state(one) for one in await self._runtime().run(page, conn, "hf.schedules.list")]
 
-    async def pause(self, name: str, *, conn: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+    async def pause(
+        self, name: str, *, conn: Any = AMBIENT, actor: str | None = None, reason: str | None = None
+    ) -> None:
         """Pauses a schedule until it is resumed; raises `NotFound` if there is none of this name."""
-        await self._run(stored.pause_schedule(name, actor or self._actor, reason), conn, "hf.schedules.pause")
+        await self._runtime().run(stored.pause_schedule(name, actor or self._actor, reason), conn, "hf.schedules.pause")
 
-    async def resume(self, name: str, *, conn: Any = None, actor: str | None = None, reason: str | None = None) -> bool:
+    async def resume(
+        self, name: str, *, conn: Any = AMBIENT, actor: str | None = None, reason: str | None = None
+    ) -> bool:
         """Resumes a schedule; false if it was not paused. Occurrences during the pause count as missed."""
         change = stored.resume_schedule(name, actor or self._actor, reason)
-        return await self._run(change, conn, "hf.schedules.resume")
+        return await self._runtime().run(change, conn, "hf.schedules.resume")
 
-    async def remove(self, name: str, *, conn: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+    async def remove(
+        self, name: str, *, conn: Any = AMBIENT, actor: str | None = None, reason: str | None = None
+    ) -> None:
         """Removes a schedule; jobs that it enqueued stay. Raises `Refused` for one that a running worker declares."""
-        await self._run(stored.remove_schedule(name, actor or self._actor, reason), conn, "hf.schedules.remove")
-
-    async def _run(self, operation: Operation[T], conn: Any, call: str) -> T:
-        runtime = self._runtime()
-        bound = None if conn is None else await runtime.producer.bind(conn, call)
-        await runtime.registration.prepare(None if bound is None else bound.adapter)
-        if bound is None:
-            return await runtime.store.run(operation)
-        return await run_on_async(operation, runtime.store.dialect, bound.adapter)
-
-    def _run_sync(self, operation: Operation[T], conn: Any, call: str) -> T:
-        runtime = self._runtime()
-        bound = None if conn is None else runtime.producer.bind_sync(conn, call)
-        runtime.registration.prepare_sync(None if bound is None else bound.adapter)
-        if bound is None:
-            return runtime.store.run_sync(operation)
-        return run_on(operation, runtime.store.dialect, bound.adapter)
+        await self._runtime().run(
+            stored.remove_schedule(name, actor or self._actor, reason), conn, "hf.schedules.remove"
+        )
 
     def _put(
         self,
@@ -179,16 +169,16 @@ class SyncSchedules:
         at: datetime | None = None,
         tz: str = "UTC",
         missed: str = "last",
-        conn: Any = None,
+        conn: Any = AMBIENT,
         actor: str | None = None,
     ) -> ScheduleState:
         """`Schedules.put`, blocking."""
         change = self._schedules._put(name, job, args, cron, every, at, tz, missed, actor)
-        return schedule_state(self._schedules._run_sync(change, conn, "hf.schedules.sync.put"))
+        return schedule_state(self._schedules._runtime().run_sync(change, conn, "hf.schedules.sync.put"))
 
-    def get(self, name: str, *, conn: Any = None) -> ScheduleState | None:
+    def get(self, name: str, *, conn: Any = AMBIENT) -> ScheduleState | None:
         """`Schedules.get`, blocking."""
-        return _state(self._schedules._run_sync(stored.schedule(name), conn, "hf.schedules.sync.get"))
+        return _state(self._schedules._runtime().run_sync(stored.schedule(name), conn, "hf.schedules.sync.get"))
 
     def list(
         self,
@@ -197,26 +187,28 @@ class SyncSchedules:
         prefix: str | None = None,
         after: str | None = None,
         limit: int = 100,
-        conn: Any = None,
+        conn: Any = AMBIENT,
     ) -> "list[ScheduleState]":
         """`Schedules.list`, blocking."""
         page = stored.schedules(job=_job_name(job), prefix=prefix, after=after, limit=limit)
-        return [schedule_state(one) for one in self._schedules._run_sync(page, conn, "hf.schedules.sync.list")]
+        return [
+            schedule_state(one) for one in self._schedules._runtime().run_sync(page, conn, "hf.schedules.sync.list")
+        ]
 
-    def pause(self, name: str, *, conn: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+    def pause(self, name: str, *, conn: Any = AMBIENT, actor: str | None = None, reason: str | None = None) -> None:
         """`Schedules.pause`, blocking."""
         change = stored.pause_schedule(name, actor or self._schedules._actor, reason)
-        self._schedules._run_sync(change, conn, "hf.schedules.sync.pause")
+        self._schedules._runtime().run_sync(change, conn, "hf.schedules.sync.pause")
 
-    def resume(self, name: str, *, conn: Any = None, actor: str | None = None, reason: str | None = None) -> bool:
+    def resume(self, name: str, *, conn: Any = AMBIENT, actor: str | None = None, reason: str | None = None) -> bool:
         """`Schedules.resume`, blocking."""
         change = stored.resume_schedule(name, actor or self._schedules._actor, reason)
-        return self._schedules._run_sync(change, conn, "hf.schedules.sync.resume")
+        return self._schedules._runtime().run_sync(change, conn, "hf.schedules.sync.resume")
 
-    def remove(self, name: str, *, conn: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+    def remove(self, name: str, *, conn: Any = AMBIENT, actor: str | None = None, reason: str | None = None) -> None:
         """`Schedules.remove`, blocking."""
         change = stored.remove_schedule(name, actor or self._schedules._actor, reason)
-        self._schedules._run_sync(change, conn, "hf.schedules.sync.remove")
+        self._schedules._runtime().run_sync(change, conn, "hf.schedules.sync.remove")
 
 
 def _state(found: StoredSchedule | None) -> ScheduleState | None:
