@@ -353,6 +353,48 @@ async def test_a_handler_does_not_wait_for_what_it_holds_up(make_app: MakeApp, c
     assert failed.value.error_type == f"{ConfigurationError.__module__}.ConfigurationError"
 
 
+@pytest.mark.parametrize("case", ["queue", "limit", "slot"])
+async def test_a_handler_does_not_wait_for_a_group_that_it_holds_up(make_app: MakeApp, case: str) -> None:
+    hf = make_app(queues=[Queue("mail", limit=Limit(2))])
+    limited: dict[str, Any] = {"limit": Limit(3)} if case == "limit" else {}
+    queue = "mail" if case == "queue" else "default"
+
+    @hf.job(queue=queue, result="1h")
+    async def child() -> None: ...
+
+    @hf.job(queue=queue, result="1h", retry=ONCE, **limited)
+    async def parent(depth: int) -> None:
+        call = parent.call(depth + 1) if case == "limit" else child.call()
+        group = await hf.group([call]).then(report).enqueue()
+        await group.result(timeout="10s")
+
+    @hf.job(result="1h", queue="reports")
+    async def report(results: list[None]) -> None: ...
+
+    handle = await parent.enqueue(0)
+    async with working(hf, concurrency=1 if case == "slot" else 10):
+        with pytest.raises(JobFailed, match=r"parent cannot wait for the result of group .*another queue") as failed:
+            await handle.result(timeout="15s")
+    assert failed.value.error_type == f"{ConfigurationError.__module__}.ConfigurationError"
+
+
+async def test_a_job_does_not_wait_for_its_own_group(hf: Holdfast) -> None:
+    @hf.job(result="1h", retry=ONCE)
+    async def member() -> None:
+        await groups[0].result(timeout="10s")
+
+    @hf.job(result="1h")
+    async def report(results: list[None]) -> None: ...
+
+    groups = [await hf.group([member.call()]).then(report).enqueue()]
+    async with working(hf):
+        with pytest.raises(JobFailed):
+            await groups[0].result(timeout="15s")
+    (failed,) = await groups[0].members()
+    assert failed.error is not None
+    assert "it is a job of the group; let the job in .then(...) use the result" in failed.error
+
+
 async def test_a_handler_may_wait_for_a_job_that_can_start(hf: Holdfast) -> None:
     @hf.job(result="1h")
     async def child(n: int) -> int:

@@ -4,17 +4,26 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from holdfast.app.jobs.job_handle import wait_for_result
+from holdfast.app.jobs.job_handle import place_held, wait_for_result
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.events.payload import decode
 from holdfast.core.events.validation import stored_value
 from holdfast.core.values.duration import Duration
+from holdfast.engine.execution.runner import CurrentRun, current_run
 from holdfast.engine.handlers.handler import result_hint
 from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.completion import Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.groups.group import cancel_group
-from holdfast.stores.groups.query import GroupMember, GroupProgress, group_members, group_progress, last_member
+from holdfast.stores.groups.query import (
+    GroupMember,
+    GroupProgress,
+    UnfinishedMember,
+    group_members,
+    group_progress,
+    last_member,
+    unfinished_members,
+)
 from holdfast.stores.operation import Operation
 
 _PAGE = 1000
@@ -81,6 +90,9 @@ class GroupHandle:
         handler = runtime.handlers.get(consumer)
         if handler is not None and handler.result is None:
             raise ConfigurationError(f"job {consumer} keeps no results; declare it with result=, such as result='1h'")
+        if (running := current_run()) is not None:
+            for one in (yield unfinished_members(self.id, running.message_id)):
+                _check_wait(runtime, running, self.id, one)
         text = yield from wait_for_result(runtime, message_id, consumer, timeout)
         hint = Any if handler is None else result_hint(handler.function)
         return stored_value(text, hint, f"the result of {consumer}")
@@ -108,6 +120,23 @@ class SyncGroupHandle:
         """`GroupHandle.cancel`, blocking."""
         change = cancel_group(self._handle.id, actor, reason)
         return self._handle._runtime().run_sync(change, conn, "group_handle.sync.cancel")
+
+
+def _check_wait(runtime: Runtime, running: CurrentRun, id: UUID, one: UnfinishedMember) -> None:
+    """Rejects a wait of a handler for a group that cannot end before the handler does."""
+    if one.is_own:
+        held, remedy = "is a job of the group", "let the job in .then(...) use the result"
+    elif (place := place_held(runtime, running, one.consumer, one.queue)) is not None:
+        held, remedy = (
+            f"holds {place}",
+            f"enqueue {one.consumer} to another queue, or write both as steps of a workflow",
+        )
+    else:
+        return
+    raise ConfigurationError(
+        f"{running.consumer} cannot wait for the result of group {id}, which cannot end before {running.consumer} ends: it {held}; "
+        f"{remedy}"
+    )
 
 
 def _decoded(members: list[GroupMember]) -> list[GroupMember]:

@@ -8,7 +8,7 @@ from holdfast.core.errors import ConfigurationError, JobFailed, NotFound
 from holdfast.core.events.validation import stored_value
 from holdfast.core.identity import delivery_id
 from holdfast.core.values.duration import Duration, format_duration
-from holdfast.engine.execution.runner import current_run
+from holdfast.engine.execution.runner import CurrentRun, current_run
 from holdfast.engine.handlers.handler import Handler, result_hint
 from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
@@ -126,7 +126,7 @@ def wait_for_result(runtime: Runtime, id: UUID, consumer: str | None, timeout: D
             state = "cancelled" if one.discarded else "failed"
             raise JobFailed(one.consumer, id, one.id, state, one.error_type, one.last_error)
         if not is_checked:
-            _check_deadlock(runtime, one)
+            _check_wait(runtime, one)
             is_checked = True
         if not (yield Completion(Subject.DELIVERY, one.id, deadline.left)):
             raise TimeoutError(
@@ -160,22 +160,23 @@ def _absent(handler: Handler | None) -> str:
     return f"{handler.name} is done, and keeps results for {format_duration(handler.result)}"
 
 
-def _check_deadlock(runtime: Runtime, one: DeliveryOutcome) -> None:
+def _check_wait(runtime: Runtime, one: DeliveryOutcome) -> None:
     """Rejects a wait of a handler for a delivery that cannot start before the handler ends."""
     running = current_run()
-    if running is None:
-        return
-    consumer, queue = running
-    flow = None if (handler := runtime.handlers.get(one.consumer)) is None else handler.flow
-    if one.queue == queue and queue in runtime.limited_queues:
-        held = f"a place of queue {queue}, whose limit {one.consumer} shares"
-    elif one.consumer == consumer and flow is not None and (flow.limit is not None or flow.is_sequenced):
-        held = f"a place of {consumer} itself, which has a limit or an order"
-    elif any(worker.has_one_slot(queue, one.queue) for worker in runtime.notifier.workers):
-        held = "the only slot of this worker"
-    else:
-        return
-    raise ConfigurationError(
-        f"{consumer} cannot wait for the result of {one.consumer} (delivery {one.id}), which cannot start before {consumer} "
-        f"ends: it holds {held}; enqueue {one.consumer} to another queue, or write both as steps of a workflow"
-    )
+    if running is not None and (held := place_held(runtime, running, one.consumer, one.queue)) is not None:
+        raise ConfigurationError(
+            f"{running.consumer} cannot wait for the result of {one.consumer} (delivery {one.id}), which cannot start before "
+            f"{running.consumer} ends: it holds {held}; enqueue {one.consumer} to another queue, or write both as steps of a workflow"
+        )
+
+
+def place_held(runtime: Runtime, running: CurrentRun, consumer: str, queue: str | None) -> str | None:
+    """What a run holds that a delivery of this consumer and queue needs before it can start; None if it holds nothing."""
+    flow = None if (handler := runtime.handlers.get(consumer)) is None else handler.flow
+    if queue == running.queue and queue in runtime.limited_queues:
+        return f"a place of queue {queue}, whose limit {consumer} shares"
+    if consumer == running.consumer and flow is not None and (flow.limit is not None or flow.is_sequenced):
+        return f"a place of {consumer} itself, which has a limit or an order"
+    if any(worker.has_one_slot(running.queue, queue) for worker in runtime.notifier.workers):
+        return "the only slot of this worker"
+    return None

@@ -257,11 +257,19 @@ def _log_variables() -> tuple[ContextVar[Any], ...]:
     return contextvars.copy_context().run(bound)
 
 
-def current_run() -> tuple[str, str] | None:
-    """Consumer and queue of the run that the caller is part of; None outside of handlers."""
+class CurrentRun(NamedTuple):
+    """The run that a caller is part of."""
+
+    message_id: UUID
+    consumer: str
+    queue: str
+
+
+def current_run() -> CurrentRun | None:
+    """The run that the caller is part of; None outside of handlers."""
     event_id, _, _, consumer, queue, attempt = (variable.get(None) for variable in _log_variables())
     if all(isinstance(value, str) for value in (event_id, consumer, queue)) and isinstance(attempt, int):
-        return consumer, queue
+        return CurrentRun(UUID(event_id), consumer, queue)
     return None
 
 

@@ -110,8 +110,16 @@ class MemberProgress(NamedTuple):
     reported_at: datetime
 
 
+class UnfinishedMember(NamedTuple):
+    """The handler and queue of jobs of a group that have not ended; `is_own` is 1 if one of them has the message of the caller."""
+
+    consumer: str
+    queue: str
+    is_own: int
+
+
 _group, _member, _failed = row_reader(GroupRow), row_reader(GroupMember), row_reader(FailedMember)
-_running = row_reader(MemberProgress)
+_running, _unfinished = row_reader(MemberProgress), row_reader(UnfinishedMember)
 
 
 def read_counts(rows: Rows) -> Mapping[tuple[UUID, int], StageCounts]:
@@ -161,6 +169,12 @@ def failed_members(id: UUID) -> Steps[list[FailedMember]]:
 def running_members(id: UUID) -> Steps[list[MemberProgress]]:
     """The first running jobs of a group that reported their progress."""
     return [_running(row) for row in (yield Query("running_members", {"id": id}, limit=FAILED_SHOWN))]
+
+
+@operation(reads=True)
+def unfinished_members(id: UUID, message_id: UUID) -> Steps[list[UnfinishedMember]]:
+    """The handlers and queues of the jobs of a group that have not ended, in all stages; the job of `message_id` comes first."""
+    return [_unfinished(row) for row in (yield Query("unfinished_members", {"id": id, "message_id": message_id}))]
 
 
 @operation(reads=True)

@@ -47,6 +47,13 @@ join {hf}delivery d on d.id = p.delivery_id and d.fence = p.fence and d.status =
 where m.group_id = :id::uuid
 order by m.stage, m.position limit {limit}
 
+-- name: unfinished_members
+-- The handlers and queues of the jobs of a group that have not ended, and whether the job of a message is one of them.
+select m.consumer, d.queue, max(case when m.message_id = :message_id::uuid then 1 else 0 end) as is_own
+from {hf}job_group_member m join {hf}delivery d on d.id = m.delivery_id
+where m.group_id = :id::uuid and d.status in ('pending', 'in_flight')
+group by m.consumer, d.queue order by is_own desc, m.consumer, d.queue
+
 -- name: last_member
 -- The job of the last stage of a group.
 select m.stage, m.message_id, m.consumer from {hf}job_group_member m
