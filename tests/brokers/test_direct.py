@@ -169,7 +169,7 @@ async def test_what_completed_in_its_own_transaction_is_not_done_again(hf: Holdf
         stream.put({"n": n})
     await drain(hf, idle_limit=timedelta(0))
     (held,) = await all_of(hf)
-    assert held.error_type == "holdfast.engine.runner.RolledBack"
+    assert held.error_type == "holdfast.RolledBack"
     # The group was deleted and everything is read once more: what failed is known, too.
     stream.client.xgroup_setid(stream.name, "shop", "0")
     await drain(hf, idle_limit=timedelta(0))

@@ -104,7 +104,7 @@ async def test_an_unreadable_record_is_stored_raw_and_the_stream_continues(
     assert (delivery.attempts, delivery.status) == (1, Status.FAILED)
     assert delivery.completed_at is not None
     assert delivery.first_failed_at is not None
-    assert delivery.error_type == "holdfast.core.errors.UnreadableRecord"
+    assert delivery.error_type == "holdfast.UnreadableRecord"
     assert bad in (delivery.last_error or "")
     assert [run.outcome for run in detail.runs] == ["failed"]
     assert {line["dlq_id"] for line in logged(log, "dead letter")} == {str(one.delivery.id) for one in dead}
@@ -115,7 +115,7 @@ async def test_a_payload_of_the_wrong_shape_dies_as_any_other(hf: Holdfast, stre
     collect(hf, stream)
     stream.put({"m": 1})
     await drain(hf)
-    assert (await only(hf)).error_type == "holdfast.core.errors.InvalidPayload"
+    assert (await only(hf)).error_type == "holdfast.InvalidPayload"
     assert stream.pending() == 0
 
 
@@ -302,7 +302,7 @@ async def test_a_copy_of_each_dead_letter_is_sent_to_a_separate_stream(hf: Holdf
     copies.sort(key=lambda fields: fields[b"dead-letter-source-message-id"])
     assert [fields[b"dead-letter-source-message-id"].decode() for fields in copies] == [unreadable, plain, event]
     raw, died, _ = copies
-    assert (raw[b"request_id"], raw[b"dead-letter-error-type"]) == (b"r-1", b"holdfast.core.errors.UnreadableRecord")
+    assert (raw[b"request_id"], raw[b"dead-letter-error-type"]) == (b"r-1", b"holdfast.UnreadableRecord")
     assert b'"data":{"n":1}' in died[b"body"]
     # In one line: headers of NATS take no more.
     assert died[b"dead-letter-error"] == b"no such account"

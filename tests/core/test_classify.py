@@ -275,7 +275,7 @@ def test_a_retry_after_date_without_any_clock_leaves_the_wait_to_the_policy() ->
         (Rules(block_on=(Exception,)), carrying(resource="mail"), Verdict.block("mail")),
         (Rules(park_on=(Exception,)), carrying(name="acme"), Verdict.park("acme")),
         (Rules(park_on=(Exception,)), carrying(status=503, headers={"Retry-After": "5"}), Verdict.park("Exception", SECONDS_5)),
-        (Rules(park_on=(RetryAfter,)), RetryAfter(5), Verdict.park("holdfast.core.errors.RetryAfter", SECONDS_5)),
+        (Rules(park_on=(RetryAfter,)), RetryAfter(5), Verdict.park("holdfast.RetryAfter", SECONDS_5)),
         (Rules(park_on=(CircuitOpen,)), CircuitOpen("acme", 5), Verdict.park("acme", SECONDS_5)),
         (Rules(block_on=(Exception,)), carrying(resource=7, name="acme"), Verdict.block("acme")),
         (Rules(block_on=(Exception,)), carrying(resource=""), Verdict.block("Exception")),

@@ -57,7 +57,7 @@ async def test_a_delivery_waits_for_a_worker_with_its_key(
     await drain(other, idle_limit=SHORT)
     row = await only(other)
     assert (row.status, row.attempts) == (Status.PENDING, 0)
-    assert row.error_type == "holdfast.core.errors.EncryptionKeyMissing"
+    assert row.error_type == "holdfast.EncryptionKeyMissing"
     assert "key 'old'" in str(row.last_error)
     assert "Holdfast(cipher=" in str(row.last_error)
     assert await run_records(other) == [], "not one record for each look"

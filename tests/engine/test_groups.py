@@ -122,7 +122,7 @@ async def test_failed_members_decide_about_the_job_after_them(hf: Holdfast, on_f
             assert await handle.result(timeout="10s") == "30"
             assert album.received == [([0, 1, 4, None, None, 25], "")]
         else:
-            with pytest.raises(JobFailed, match=r"of 6 jobs before it in group .*, 2 failed") as failure:
+            with pytest.raises(JobFailed, match=r"jobs before it in group .*: 2 failed, of 6") as failure:
                 await handle.result(timeout="10s")
             assert failure.value.state == {"dead": "failed", "skip": "cancelled"}[on_failure]
             assert album.received == []

@@ -154,7 +154,7 @@ async def test_a_stored_call_that_no_longer_fits_is_dead_at_once(hf: Holdfast, p
     assert (dead.status, dead.attempts, dead.error_type) == (
         Status.FAILED,
         1,
-        "holdfast.core.errors.InvalidPayload",
+        "holdfast.InvalidPayload",
     )
 
 

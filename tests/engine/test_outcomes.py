@@ -56,7 +56,7 @@ async def test_a_terminal_error_is_dead_at_once(hf: Holdfast, how: str) -> None:
     await drain(hf)
     dead = await only(hf)
     assert (dead.status, dead.attempts, dead.discarded_at) == (Status.FAILED, 1, None)
-    assert (dead.last_error, dead.error_type) == ("card is void", "holdfast.core.errors.TerminalError")
+    assert (dead.last_error, dead.error_type) == ("card is void", "holdfast.TerminalError")
     (run,) = await run_records(hf)
     assert (run.outcome, run.attempt) == ("failed", 1)
 

@@ -39,7 +39,7 @@ async def test_an_async_handler_is_cancelled_at_its_timeout_and_retried(hf: Hold
     dead = await only(hf)
     assert (dead.status, dead.attempts) == (Status.FAILED, 2)
     assert dead.last_error == "slow ran longer than its time-out of 0.02 s"
-    assert dead.error_type == "holdfast.engine.runner.HandlerTimeout"
+    assert dead.error_type == "holdfast.HandlerTimeout"
 
 
 async def test_a_timeout_of_the_handler_is_distinguished_from_the_workers(hf: Holdfast) -> None:

@@ -297,7 +297,7 @@ def test_every_attempt_is_one_line_with_latency_status_and_error_class(client: C
     assert (first["event"], first["http_status"], first["error_type"]) == (
         "operation retried",
         503,
-        "holdfast.core.errors.ServiceRefused",
+        "holdfast.ServiceRefused",
     )
     assert (second["attempt"], second["error_type"]) == (2, "httpx2.RemoteProtocolError")
     assert (third["event"], third["attempt"], third["http_status"]) == ("call completed", 3, 201)

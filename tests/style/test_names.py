@@ -4,9 +4,12 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import holdfast
+from holdfast import HoldfastError
 from holdfast.core.values.text import type_name
 from holdfast.engine.execution.runner import HandlerTimeout, RolledBack
 from holdfast.engine.settlement.group_stages import StageFailed
+from holdfast.engine.workflows.deadline import StepDeadlinePassed
 
 ROOT = Path(__file__).parents[2] / "src" / "holdfast"
 
@@ -60,8 +63,12 @@ def test_no_module_is_longer_than_400_lines() -> None:
 
 def test_the_stored_names_of_errors_do_not_depend_on_the_module_of_the_class() -> None:
     """Dead letters are grouped and filtered by these names, also those that an earlier release has stored."""
-    assert [type_name(error) for error in (HandlerTimeout, RolledBack, StageFailed)] == [
-        "holdfast.engine.runner.HandlerTimeout",
-        "holdfast.engine.runner.RolledBack",
-        "holdfast.engine.groups.StageFailed",
+    public = [name for name in holdfast.__all__ if isinstance(getattr(holdfast, name), type)]
+    errors = [getattr(holdfast, name) for name in public if issubclass(getattr(holdfast, name), HoldfastError)]
+    assert {type_name(error) for error in errors} == {f"holdfast.{error.__name__}" for error in errors}
+    assert [type_name(error) for error in (HandlerTimeout, RolledBack, StageFailed, StepDeadlinePassed)] == [
+        "holdfast.HandlerTimeout",
+        "holdfast.RolledBack",
+        "holdfast.StageFailed",
+        "holdfast.StepDeadlinePassed",
     ]

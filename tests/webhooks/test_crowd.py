@@ -93,7 +93,7 @@ async def test_the_dead_one_parks_and_is_served_when_it_returns(make_app: MakeAp
 
 async def parked(hf: Holdfast, consumer: str) -> bool:
     found = await of(hf, consumer)
-    return any(error == "holdfast.core.errors.CircuitOpen" for _, error in found)
+    return any(error == "holdfast.CircuitOpen" for _, error in found)
 
 
 async def all_delivered(hf: Holdfast, consumer: str) -> bool:

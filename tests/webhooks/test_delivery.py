@@ -369,7 +369,7 @@ async def test_a_receiver_that_refuses_everything_is_left_alone_after_a_few(
 
 async def parked(hf: Holdfast, count: int) -> bool:
     found = await all_of(hf)
-    return sum(one.error_type == "holdfast.core.errors.CircuitOpen" for one in found) == count
+    return sum(one.error_type == "holdfast.CircuitOpen" for one in found) == count
 
 
 @pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)

@@ -159,7 +159,7 @@ __all__ = [
     "WrongDatabase",
 ]
 
-# The store keeps the full name of an error's class and groups failures by it, so the name does not depend on the module.
+# Tracebacks and the store show the name by which users import a class. The store groups failures by it, so it never changes.
 for _name in __all__:
-    globals()[_name].__module__ = __name__
+    globals()[_name].__module__ = "holdfast"
 del _name

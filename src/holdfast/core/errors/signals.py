@@ -100,7 +100,7 @@ class BatchError(HoldfastError):
     Examples:
         >>> raise BatchError({3: ValueError("no such user")})
         Traceback (most recent call last):
-        holdfast.core.errors.BatchError: 1 item of the batch failed; item 3: ValueError: no such user
+        holdfast.BatchError: 1 item of the batch failed; item 3: ValueError: no such user
     """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:

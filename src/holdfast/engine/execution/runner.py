@@ -52,13 +52,13 @@ C = TypeVar("C", bound=Context)
 class RolledBack(HoldfastError):
     """A handler called `ctx.complete` and returned, but its transaction did not commit."""
 
-    __module__ = "holdfast.engine.runner"  # failures are stored with this name; it stays when the class moves
+    __module__ = "holdfast"  # failures are stored with this name; it stays when the class moves
 
 
 class HandlerTimeout(TimeoutError):
     """A handler ran longer than its time-out. `thread` is set if it still runs, because nothing can stop it."""
 
-    __module__ = "holdfast.engine.runner"  # failures are stored with this name; it stays when the class moves
+    __module__ = "holdfast"  # failures are stored with this name; it stays when the class moves
 
     def __init__(self, handler: Handler, thread: Thread | None = None) -> None:
         assert handler.timeout is not None

@@ -49,7 +49,7 @@ _PAUSE = timedelta(seconds=1)
 class StageFailed(TerminalError):
     """Jobs of the stage before failed, and the job that waits for them has `on_failure="dead"`."""
 
-    __module__ = "holdfast.engine.groups"  # failures are stored with this name; it stays when the class moves
+    __module__ = "holdfast"  # failures are stored with this name; it stays when the class moves
 
 
 class GroupStages:
@@ -168,4 +168,4 @@ def takes_summary(handler: Handler) -> bool:
 
 def _failures(summary: GroupSummary) -> str:
     counts = [f"{n} {what}" for n, what in ((summary.failed, "failed"), (summary.cancelled, "cancelled")) if n]
-    return f"of {summary.total} jobs before it in group {summary.id}, {' and '.join(counts)}"
+    return f"jobs before it in group {summary.id}: {' and '.join(counts)}, of {summary.total}"

@@ -17,6 +17,8 @@ _NONE = timedelta(0)
 class StepDeadlinePassed(HoldfastError):
     """A step was not done within its deadline."""
 
+    __module__ = "holdfast"  # failures are stored with this name; it stays when the class moves
+
     def __init__(self, step: str, limit: timedelta) -> None:
         super().__init__(step, limit)
         self.step, self.limit = step, limit

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from holdfast.interfaces.demo.database import Database
 from holdfast.interfaces.demo.shop import CONSUMERS
 
-PARKED = "holdfast.core.errors.CircuitOpen"
+PARKED = "holdfast.CircuitOpen"
 DISCARDED = "discarded"
 _IN_OUR_DATABASE = ("billing", "stock")
 _SHOWN = 5
