@@ -1,11 +1,13 @@
 """`python -m simulation`: runs seeds, one seed with its trace, or the planted bugs."""
 
+import contextlib
 import gc
 import os
 import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 
 import click
 
@@ -74,22 +76,19 @@ def _run_seeds(seeds: Iterable[int], jobs: int) -> bool:
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     failed: list[int] = []
     done = deliveries = faults = 0
-    if jobs == 1:
-        database = _prepared_database()
-        results: Iterable[list[tuple[int, bool, int, int]]] = (_run_chunk(chunk, database) for chunk in chunks)
-    else:
-        results = ProcessPoolExecutor(jobs).map(_run_chunk, chunks)
-    for chunk in results:
-        for seed, sound, count, applied in chunk:
-            done, deliveries, faults = done + 1, deliveries + count, faults + applied
-            if not sound:
-                failed.append(seed)
-        if failed:
-            break
-    took = time.monotonic() - started
+    with contextlib.ExitStack() as stack:
+        run = map if jobs == 1 else stack.enter_context(ProcessPoolExecutor(jobs)).map
+        for chunk in run(_run_chunk, chunks):
+            for seed, sound, count, applied in chunk:
+                done, deliveries, faults = done + 1, deliveries + count, faults + applied
+                if not sound:
+                    failed.append(seed)
+            if failed:
+                break
+    took, used = time.monotonic() - started, _processor_seconds()
     print(
-        f"{done} seeds in {took:.1f} s ({done / took:.1f} per second): {deliveries} deliveries, {faults} faults, "
-        f"{len(failed)} seeds failed"
+        f"{done} seeds in {took:.1f} s, {used:.1f} s of processor time ({done / used:.1f} per processor second): "
+        f"{deliveries} deliveries, {faults} faults, {len(failed)} seeds failed"
     )
     if failed:
         print(f"first failure, with the fewest faults that show it (seeds {failed[:20]}):")
@@ -100,14 +99,21 @@ def _run_seeds(seeds: Iterable[int], jobs: int) -> bool:
     return not failed
 
 
-def _run_chunk(seeds: list[int], database: Database | None = None) -> list[tuple[int, bool, int, int]]:
-    database = database or _prepared_database()
+def _processor_seconds() -> float:
+    """The processor time of this process and of those that it started and that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _run_chunk(seeds: list[int]) -> list[tuple[int, bool, int, int]]:
+    database = _prepared_database()
     results = [simulate(Settings(seed), database) for seed in seeds]
     return [(one.settings.seed, not one.violations, one.deliveries, len(one.faults)) for one in results]
 
 
+@cache
 def _prepared_database() -> Database:
-    """A database for many seeds. What exists now is excluded from the collection of garbage after each seed."""
+    """The database of this process, for many seeds. What exists now is excluded from the collection of garbage after each seed."""
     database = Database()
     simulate(Settings(0), database)
     gc.freeze()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from holdfast import StoreUnavailable, WorkerOptions
 from holdfast.core.errors import HoldfastError
-from simulation.application import TICK_SECONDS, SimulatedApp, application, chance
+from simulation.application import TICK_SECONDS, SimulatedApp, application, chance, declarations
 from simulation.history import Action, Publication
 from simulation.process import Process
 from simulation.world import World
@@ -94,10 +94,10 @@ class Publisher:
                 entry = {"n": n, "account": f"a{self._number}"}
                 return str((await hf.publish("entry.added", entry, conn=None, key=key)).id)
             case "trip":
-                flow = hf.declared_workflows["trip"]
+                flow = declarations().declared_workflows["trip"]
                 return str((await flow.using(key=key).start(n=n)).id)
             case _:
-                job = hf.declared_jobs[kind]
+                job = declarations().declared_jobs[kind]
                 return str((await job.using(key=key).enqueue(n)).id)
 
     async def _in_transaction(self, hf: SimulatedApp, n: int) -> tuple[str, str | None]:

@@ -210,7 +210,7 @@ def pause_respected(history: History, rules: Rules) -> Iterator[str]:
 
 def attempts_counted(history: History, rules: Rules) -> Iterator[str]:
     """A claim counts one attempt, a takeover none, a failed run keeps its own, and no delivery exceeds its budget."""
-    failed = {(run.delivery, run.fence) for run in history.runs if run.outcome == "Unlucky"}
+    failed = {(run.delivery, run.fence): run.end or 0 for run in history.runs if run.outcome == "Unlucky"}
     for change in history.changes:
         if change.old_attempts is None:
             continue
@@ -225,7 +225,8 @@ def attempts_counted(history: History, rules: Rules) -> Iterator[str]:
             added < 0
             and change.old_status == RUNNING
             and change.consumer in PLAIN
-            and (change.delivery, change.old_fence) in failed
+            # A claim whose reply is late may be released before its run begins.
+            and failed.get((change.delivery, change.old_fence or 0), change.n) < change.n
         ):
             yield f"{_name(change)}: the attempt of a failed run was returned"
         elif added > 0:

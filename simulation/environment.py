@@ -18,7 +18,7 @@ from holdfast.engine.execution.threads import ThreadResult, Threads
 from holdfast.engine.maintenance.quarantine import QuarantineRunner
 from holdfast.engine.worker import session
 from holdfast.engine.worker.lease import Lease
-from simulation.loop import VirtualLoop
+from simulation.loop import VirtualLoop, sleep
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -44,6 +44,7 @@ def _replacements(world: "World", source: random.Random) -> list[tuple[Any, str,
             world.record(_process_name(), event, fields)
 
     return [
+        (asyncio, "sleep", sleep),
         (time, "monotonic", world.clock.monotonic),
         (time, "time", world.clock.time),
         (time, "time_ns", world.clock.time_ns),

@@ -1,11 +1,9 @@
 """A simulated process: its event loops, and whether it runs, is paused or is dead."""
 
 from collections.abc import Callable, Coroutine
-from itertools import count
 from typing import Any
 
-from simulation.clock import Clock
-from simulation.loop import VirtualLoop
+from simulation.loop import Agenda, VirtualLoop
 
 Record = Callable[..., None]
 
@@ -17,16 +15,17 @@ class Process:
     even `finally` blocks.
     """
 
-    def __init__(self, name: str, clock: Clock, numbers: "count[int]", record: Callable[..., None]) -> None:
-        self.name, self._clock, self._record = name, clock, record
+    def __init__(self, name: str, agenda: Agenda, record: Callable[..., None]) -> None:
+        self.name, self._agenda, self._record = name, agenda, record
         self.alive, self.ended = True, False
+        self.app: Any = None
+        """The app that it runs: handlers are declared once, and find the app of their process here."""
         self.operations = 0
         """Store operations so far: with the name they are the address of a fault."""
         self.locks: set[object] = set()
         """The database locks that it holds or waits for."""
-        self._paused_until = self._main_paused_until = 0.0
         self.on_end: Callable[[], None] = lambda: None
-        self.main, self.lease = (VirtualLoop(clock, self, numbers) for _ in range(2))  # type: ignore[abstract]
+        self.main, self.lease = (VirtualLoop(agenda, self) for _ in range(2))  # type: ignore[abstract]
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Runs the program of this process."""
@@ -38,30 +37,22 @@ class Process:
     def pause(self, seconds: float, *, only_main: bool = False) -> None:
         """Stops it for a time; with `only_main` its lease is still renewed, as if a handler blocked the event loop."""
         self.record("blocked" if only_main else "paused", seconds=round(seconds, 3))
-        if only_main:
-            self._main_paused_until = self._clock.seconds + seconds
-        else:
-            self._paused_until = self._clock.seconds + seconds
-
-    @property
-    def is_paused(self) -> bool:
-        return self._paused_until > self._clock.seconds
+        until = self._agenda.clock.seconds + seconds
+        for loop in (self.main,) if only_main else (self.main, self.lease):
+            loop.paused_until = max(loop.paused_until, until)
+        self._agenda.add(until, None, lambda: None)
 
     def kill(self) -> None:
-        self.alive = False
+        """Ends it at once."""
+        self.end()
         self.record("killed")
 
-    def add_due(self, found: list[tuple[float, VirtualLoop]]) -> None:
-        """Adds the loops that have something to do, each with its time. Called before each turn, so it makes no list."""
-        if not self.alive:
-            return
-        main, lease, paused = self.main.due_at(), self.lease.due_at(), self._paused_until
-        if main is not None:
-            if paused > main or self._main_paused_until > main:
-                main = max(paused, self._main_paused_until)
-            found.append((main, self.main))
-        if lease is not None:
-            found.append((lease if lease > paused else paused, self.lease))
+    def end(self) -> None:
+        """What its loops still have to run never runs."""
+        self.alive = False
+        for loop in (self.main, self.lease):
+            if loop in self._agenda.ready:
+                self._agenda.ready.remove(loop)
 
     def _on_done(self, task: Any) -> None:
         self.ended = True

@@ -56,16 +56,16 @@ def simulate(settings: Settings, database: Database) -> Result:
 
 def _dispose(world: World) -> None:
     """Frees the tasks of all processes while nothing that their `finally` blocks do can reach the next run."""
-    world.close()
     with patch.object(sys, "unraisablehook", lambda _: None), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        world.close()
         gc.collect()
 
 
 def _run(world: World) -> None:
     settings = world.settings
     publishers = [Publisher(number) for number in range(1, settings.publishers + 1)]
-    for number in range(1, settings.workers + 1):
+    for number in range(1, (settings.workers or 2 + settings.seed % 2) + 1):
         world.start(f"worker-{number}", worker)
     for number, publisher in enumerate(publishers, 1):
         world.start(f"publisher-{number}", publisher.run, until=partial(publisher.is_done, world))

@@ -51,7 +51,8 @@ class SimulatedStore(SqliteStore):
             process.locks.discard(lock)
         if fault is not None:
             await self._after(fault)
-        await asyncio.sleep(world.latency())
+        if (reply := world.reply_latency()) > 0:
+            await asyncio.sleep(reply)
         return result
 
     def run_sync(self, operation: Operation[T]) -> T:
