@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.workflows.names import name_array
 from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.messages.registry import Declaration, register
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -74,3 +75,17 @@ async def test_postgres_scans_no_table_of_workflows_with_a_plan_from_empty_table
             for table in TABLES:
                 assert "Seq Scan" not in plan.scans(table), (name, table)
                 assert plan.rows_read(table) <= 8 * len(claims), (name, table)
+
+
+async def test_postgres_reads_one_consumer_for_each_step_that_becomes_due(postgres_store: PostgresStore) -> None:
+    """Also with a plan from a time with few consumers; the first step of each run makes two steps due."""
+    await started(postgres_store, BATCH)
+    with session(postgres_store, hot=True) as postgres:
+        claims = await claim_steps(postgres_store)
+        postgres.try_out(advance("w1", [end(c) for c in claims], events()))
+        await postgres_store.run(register([Declaration(f"other{n:04}") for n in range(2000)], [], 0))
+        for _ in range(6):
+            postgres.try_out(advance("w1", [end(c) for c in claims], events()))
+        plan = postgres.explain("advance")
+    assert plan.scans("consumer") == {"consumer_pkey"}
+    assert plan.rows_read("consumer") + plan.rows_removed("consumer") <= 2 * len(claims)

@@ -71,6 +71,7 @@ j as (
   returning t.run_id, t.name, t.delivery_id, t.waiting)
 
 -- fragment: successors
+-- The names of steps and of joins have different collations, so the collation is stated: without it no index is used.
 q as (
   insert into {hf}delivery (id, message_id, consumer, queue, priority, generation)
   select z.delivery_id, z.run_id, c.name, c.queue, c.priority, greatest(r.generation, c.generation)
@@ -81,7 +82,7 @@ q as (
     select r.name, r.generation from {hf}workflow_run r where r.id = z.run_id offset 0) r
   left join lateral (
     select c.name, c.queue, c.priority, c.generation from {hf}consumer c
-    where c.name = r.name || '/' || z.name offset 0) c on true
+    where c.name = (r.name || '/' || z.name) collate "default" offset 0) c on true
   on conflict (id) do nothing)
 
 -- fragment: woken_step
