@@ -7,13 +7,16 @@ import pytest
 
 from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Replay, Retry
 from holdfast.core.delivery import Delivery, Status
-from holdfast.stores.deliveries.settle import ClaimState, claim_states, settle
+from holdfast.stores.deliveries.settle import ClaimState, Settlement, claim_states, settle
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.intake import take_in_settled
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock, runs
 from tests.support.builders import (
     LEASE,
     SECOND,
     age,
+    all_deliveries,
     claim_all,
     claim_of,
     claim_one,
@@ -204,6 +207,28 @@ async def test_a_failure_is_always_recorded_as_a_run(store: Store) -> None:
     assert "Traceback" in BOOM.trace
     assert before <= run.completed_at <= await store.run(clock())
     assert run.started_at == run.completed_at - timedelta(seconds=2.5)
+
+
+async def test_a_run_and_its_delivery_have_the_same_clock(store: Store) -> None:
+    """SQLite writes them in two statements; a trigger makes the time between them long."""
+    if store.dialect.name == "sqlite":
+        sql(
+            store,
+            "create trigger slow after update on {hf}delivery begin select length(hex(randomblob(10000000))); end",
+        )
+    await put(store, job(), job())
+    failed, done = await claim_all(store)
+    await finish(store, failed, DeadLetter(), error=BOOM, elapsed=timedelta(0))
+    await finish(store, done, Deliver(), outcome="succeeded", keep_run=True, elapsed=timedelta(0))
+    for one in (failed, done):
+        (run,) = await store.run(runs(one.id))
+        found = await delivery(store, one.id)
+        assert found.completed_at == run.completed_at == run.started_at
+    settlement = Settlement(failed.id, 0, DeadLetter(), "failed", BOOM, timedelta(0))
+    stored = await store.run(take_in_settled(job(), settlement, "w1", Fanout()))
+    (direct,) = [one for one in await all_deliveries(store) if one.message_id == stored]
+    (run,) = await store.run(runs(direct.id))
+    assert direct.claimed_at == direct.completed_at == run.completed_at == run.started_at
 
 
 async def test_a_run_names_the_generation_of_the_worker_that_made_it(store: Store) -> None:

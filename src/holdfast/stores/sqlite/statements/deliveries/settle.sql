@@ -27,12 +27,12 @@ set status = :status, attempts = attempts - :returned, holds = holds + :held,
 where id = :delivery_id and fence = :fence and locked_by = :worker
 returning id, fence, attempts + :returned as attempt, :outcome as outcome, :error_type as error_type,
           :error as error, :trace as trace, :elapsed as elapsed, :keep_run as keep_run, :detail as detail, consumer,
-          :expired as expired;
+          :expired as expired, {now} as settled_at;
 -- each: returned
-insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
-                     consumer, generation)
-select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {now} - :elapsed, :detail, :consumer,
-       case when not :expired then (select w.generation from {hf}worker w where w.id = :worker) end
+insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, completed_at,
+                     detail, consumer, generation)
+select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, :settled_at - :elapsed, :settled_at,
+       :detail, :consumer, case when not :expired then (select w.generation from {hf}worker w where w.id = :worker) end
 where :keep_run
 
 -- fragment: claimed_rows

@@ -10,12 +10,12 @@ set status = :status, attempts = 1 - :returned, holds = :held,
     failed_type = case when :status = 'failed' then (select m.type from {hf}message m where m.id = message_id) end,
     first_failed_at = case when :failure then {now} end
 where id = :delivery_id and status = 'pending' and fence = 0
-returning id, consumer;
+returning id, consumer, {now} as settled_at;
 -- each: returned
-insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
-                     consumer, generation)
-select :id, 0, 1, :outcome, :error_type, :error, :trace, :worker, {now} - coalesce(:elapsed, 0), :detail, :consumer,
-       (select w.generation from {hf}worker w where w.id = :worker)
+insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, completed_at,
+                     detail, consumer, generation)
+select :id, 0, 1, :outcome, :error_type, :error, :trace, :worker, :settled_at - coalesce(:elapsed, 0), :settled_at,
+       :detail, :consumer, (select w.generation from {hf}worker w where w.id = :worker)
 where :keep_run
 
 -- name: was_handled
