@@ -215,6 +215,24 @@ def test_the_keyboard_goes_everywhere(browser: Browser, shop: Shop) -> None:
         expect(page.locator("main")).to_contain_text("No results")
 
 
+def test_a_chart_is_zoomed_by_dragging_and_shows_the_bar_under_the_pointer(browser: Browser, shop: Shop) -> None:
+    with _page(browser, shop) as page:
+        page.goto("/")
+        failures = page.locator("figure", has_text="Failures")
+        expect(failures.locator("[data-peak]")).to_contain_text("32 in 1h")
+        failures.locator(".chart a").last.hover()
+        expect(failures.locator("[data-peak]")).to_contain_text("dead letters")
+        box = failures.locator(".chart").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * 0.505, box["y"] + 20)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.995, box["y"] + 30, steps=4)
+        page.mouse.up()
+        expect(page).to_have_url(re.compile(r"since=[^&]+&until="))
+        expect(page.locator(".ticks").first).to_have_text(re.compile(r"\d\d:\d\d(:\d\d)?"))
+        assert page.evaluate("window.violations") == []
+
+
 def _start_order(path: Path) -> str:
     """A run with a blocked step, a step that waits for a signal, and a step that waits for its trigger."""
     found: list[str] = []

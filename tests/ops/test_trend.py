@@ -14,6 +14,7 @@ from holdfast.ops.queries import throughput as trend
 from holdfast.ops.service import Operations
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
+from holdfast.stores.queries import throughput as stored
 from tests.support.builders import claim_all, failure, finish, message, put, register_consumers, sql
 
 pytestmark = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
@@ -159,3 +160,46 @@ async def test_a_message_with_very_many_deliveries_shows_the_first_on_a_trail(st
     await put(store, message(headers={"request_id": "r-1"}))
     (step,) = (await ops.trace_request("r-1")).steps
     assert (len(step.deliveries), step.more) == (50, True)
+
+
+async def test_a_range_is_divided_into_at_most_61_slots_that_cover_it(store: Store, ops: Operations) -> None:
+    now = await ops.now()
+    for span in (timedelta(seconds=1), timedelta(minutes=7), timedelta(hours=30), timedelta(days=4000)):
+        slots = await ops.trend(since=now - span, until=now)
+        assert len(slots) <= 61
+        assert slots[0].at <= now - span < slots[0].until
+        assert slots[-1].at < now <= slots[-1].until
+        assert all(one.until == later.at for one, later in pairwise(slots))
+    with pytest.raises(ConfigurationError, match="must be before"):
+        await ops.trend(since=now, until=now)
+
+
+async def test_a_range_long_ago_is_counted_by_its_slots(store: Store, ops: Operations) -> None:
+    await register_consumers(store, {"billing": ["order.placed"]})
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    days = [0, 0, 3, 9]
+    await put(
+        store,
+        *(
+            message()._replace(id=uuid7(int(begin.timestamp() * 1000) + day * 86_400_000, n))
+            for n, day in enumerate(days)
+        ),
+    )
+    slots = await ops.trend(since=begin, until=begin + timedelta(days=10))
+    assert slots[0].width == timedelta(hours=6)
+    assert {(one.at - begin).days: one.accepted for one in slots if one.accepted} == {0: 2, 3: 1, 9: 1}
+
+
+async def test_beyond_the_budget_failed_deliveries_are_a_lower_bound(
+    store: Store, ops: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await register_consumers(store, {"billing": ["order.placed"]})
+    await put(store, *(message() for _ in range(9)))
+    for claimed in await claim_all(store):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    now = await ops.now()
+    monkeypatch.setattr(stored, "BUDGET", 8)
+    monkeypatch.setattr(trend, "BUDGET", 8)
+    (*_, exact) = [one for one in await ops.trend(since=now - timedelta(hours=1)) if one.died]
+    assert exact.or_more
+    assert 0 < exact.died < 9

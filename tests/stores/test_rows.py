@@ -188,7 +188,7 @@ OTHERWISE = {
     "settle": "only the id is read; SQLite's steps pass the other columns on",
     "settle_new": "no row is read; SQLite's steps pass the columns on",
     "advance": "unless a run can end, only the id and the status are read; SQLite's steps pass the other columns on",
-    "died": "pairs of minute and count from a list of values",
+    "died": "pairs of time and count from a list of values",
 }
 Columns = Mapping[str, list[str]]
 

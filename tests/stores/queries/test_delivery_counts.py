@@ -1,6 +1,7 @@
 """Counts within a budget: exact as long as it lasts, marked as lower bounds beyond it, and read from indexes alone."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -127,7 +128,7 @@ async def test_one_count_of_dead_letters_gives_the_same_figures_as_separate_ones
     assert await store.run(failure_groups(dead=dead)) == await store.run(failure_groups())
     assert {one.fingerprint for one in await store.run(failure_groups(dead=dead))} >= {None}
     assert sum(dead.died.values()) == 16
-    assert dead.died == await store.run(died(minutes_until(dead.now)))
+    assert dead.died == await store.run(died(minutes_until(dead.now), timedelta(minutes=1)))
     await put(store, job("new"))
     for claimed in await claim_all(store, limit=100):
         await finish(store, claimed, DeadLetter(), error=failure())

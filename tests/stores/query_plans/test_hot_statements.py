@@ -330,7 +330,7 @@ def test_a_trend_reads_a_sample_of_each_slot_and_no_more(busy: PostgresStore, mo
         postgres.plan_mode(mode)
         for _ in range(6):
             postgres.run(accepted_samples(edges, 15))
-            assert postgres.run(position_gaps(edges, 100)) == [100] * 10
+            assert postgres.run(position_gaps(edges, 100)) == dict.fromkeys(range(10), 100)
         samples = postgres.run(accepted_samples(edges, 15))
         assert not any(sample.whole for sample in samples)
         plan, gaps = postgres.explain("accepted_samples"), postgres.explain("position_gaps")
@@ -363,10 +363,10 @@ def test_deaths_are_counted_per_minute_from_an_index_alone(quiet: PostgresStore,
     with session(quiet) as postgres:
         postgres.plan_mode(mode)
         for _ in range(6):
-            postgres.run(died(long_ago))
-        everything = sum(postgres.run(died(long_ago)).values())
+            postgres.run(died(long_ago, timedelta(minutes=1)))
+        everything = sum(postgres.run(died(long_ago, timedelta(minutes=1))).values())
         plan = postgres.explain("died")
-        assert postgres.run(died(lately)) == {}
+        assert postgres.run(died(lately, timedelta(minutes=1))) == {}
         nothing = postgres.explain("died")
     assert plan.scans("delivery") == nothing.scans("delivery") == {"delivery_failed_count"}
     assert 0 < plan.rows_read("delivery") <= everything + 10
@@ -613,7 +613,7 @@ def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
     indexes(accepted_samples(slots, 10))
     indexes(position_gaps(slots, 10))
     assert "delivery_failed" in indexes(accepted_counts(slots, exact=True))
-    assert "delivery_failed_count" in indexes(died([datetime.now(UTC)]))
+    assert "delivery_failed_count" in indexes(died([datetime.now(UTC)], timedelta(minutes=1)))
     assert "delivery_claim" in indexes(retrying([("default", "billing")], 10))
     assert "message_request" in indexes(request_messages("r-1", 10))
     assert "delivery_replayed" in indexes(at_history_bound())

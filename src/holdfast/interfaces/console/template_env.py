@@ -17,6 +17,7 @@ from holdfast.core.workflows.names import is_start
 from holdfast.interfaces.presentation.deliveries import attempts, state
 from holdfast.interfaces.presentation.flow import flow_text, held_up, key_text
 from holdfast.interfaces.presentation.formatting import ago, clock, many, percent, printable, rough, stored_text
+from holdfast.interfaces.presentation.states import consumer_state, projector_state, queue_state, webhook_state
 
 _PACKAGE = "holdfast.interfaces.console"
 _STATIC = {
@@ -46,6 +47,10 @@ def environment() -> Environment:
         stored_json=stored_json,
         state=state,
         attempts=attempts,
+        queue_state=queue_state,
+        consumer_state=consumer_state,
+        projector_state=projector_state,
+        webhook_state=webhook_state,
         flow=flow_text,
         key=key_text,
         held_up=held_up,

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.queries.delivery_counts import BUDGET
+
+LANES = 500
+"""The number of consumers and queues whose dead letters are counted by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +48,35 @@ def accepted_samples(edges: Sequence[UUID], messages: int) -> Steps[list[Through
 
 
 @operation(reads=True)
-def position_gaps(edges: Sequence[UUID], messages: int) -> Steps[list[int]]:
-    """The span of positions of the first `messages` messages of each time slot; slots with fewer messages are omitted.
+def position_gaps(edges: Sequence[UUID], messages: int) -> Steps[dict[int, int]]:
+    """The span of positions of the first `messages` messages of each time slot, by its number; slots with fewer messages
+    are omitted.
 
     A rolled-back transaction or a duplicate key leaves a gap in the positions.
     """
-    return [int(span) for _, span in (yield Query("position_gaps", _slots(edges), limit=messages))]
+    return {int(n): int(span) for n, span in (yield Query("position_gaps", _slots(edges), limit=messages))}
 
 
 @operation(reads=True)
-def accepted_counts(edges: Sequence[UUID], *, exact: bool) -> Steps[list[ThroughputCount]]:
-    """The deliveries created and failed in each slot between two ids; created ones are counted only if `exact`."""
-    rows = yield Query("accepted_counts", {**_slots(edges), "exact": exact})
+def accepted_counts(edges: Sequence[UUID], *, exact: bool, bound: int = BUDGET) -> Steps[list[ThroughputCount]]:
+    """The deliveries created and failed in each slot between two ids: created ones are counted only if `exact`, failed
+    ones up to `bound`."""
+    rows = yield Query("accepted_counts", {**_slots(edges), "exact": exact, "bound": bound})
     return [ThroughputCount(made, failed) for _, made, failed in rows]
 
 
 @operation(reads=True)
-def died(minutes: Sequence[datetime]) -> Steps[dict[datetime, int]]:
-    """The number of dead letters per minute, for these minutes; the time grows with the dead letters."""
-    rows = yield Query("died", {"minutes": list(minutes)})
-    return {aware_time(minute): int(count) for minute, count in rows if count}
+def died(starts: Sequence[datetime], width: timedelta, bound: int = BUDGET) -> Steps[dict[datetime, int]]:
+    """The number of dead letters in each time slot of this width, of each of the first `LANES` consumers and queues up to
+    `bound`."""
+    rows = yield Query("died", {"starts": list(starts), "width": width, "bound": bound}, limit=LANES)
+    return {aware_time(start): int(count) for start, count in rows if count}
+
+
+@operation(reads=True)
+def slot_bound(slots: int) -> Steps[int]:
+    """The bound of the counts of failed deliveries in each of several slots: none is reached up to `BUDGET` failed ones."""
+    return max(1, BUDGET // (4 * slots)) if (yield Query("failures_beyond", limit=BUDGET)) else BUDGET
 
 
 @dataclass(frozen=True, slots=True)

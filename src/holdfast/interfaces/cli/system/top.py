@@ -17,7 +17,7 @@ from holdfast.interfaces.cli.system.stats import render_stats
 from holdfast.interfaces.cli.table import Column, lines_of
 from holdfast.interfaces.presentation.formatting import many, rough
 from holdfast.ops.queries.stats import Stats
-from holdfast.ops.queries.throughput import Minute
+from holdfast.ops.queries.throughput import TrendSlot
 from holdfast.stores.deliveries.worker import WorkerRecord
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Overview:
     """What `holdfast top` shows. `last_minute` is the last complete minute."""
 
     stats: Stats
-    last_minute: Minute
+    last_minute: TrendSlot
     workers: tuple[WorkerRecord, ...]
 
 

@@ -1,8 +1,10 @@
 """Pages that explain failures: groups of dead letters, their inputs, two payloads side by side, and the live tail."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from holdfast.core.delivery import Status
+from holdfast.interfaces.console.pages.name_list import contains, name_list
 from holdfast.interfaces.console.pages.overview import (
     FailureGroupCard,
     failure_group_cards,
@@ -11,13 +13,21 @@ from holdfast.interfaces.console.pages.overview import (
 )
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
 from holdfast.interfaces.presentation.deliveries import state
-from holdfast.interfaces.presentation.filters import STATES, as_cli_options, parse_choice, parse_filter, parse_id
+from holdfast.interfaces.presentation.filters import (
+    STATES,
+    as_cli_options,
+    parse_choice,
+    parse_filter,
+    parse_id,
+    parse_range,
+)
 from holdfast.interfaces.presentation.payloads import InputField, compare, input_fields
 from holdfast.ops.queries.activity import changed_at
 from holdfast.ops.queries.deliveries import DeliveryDetail
 from holdfast.stores.queries.query import Filter
 
 _SAMPLES = 20
+_GROUPS = 20
 _MAX_INPUTS = 12
 _TAIL = timedelta(seconds=30)
 _TAIL_ROWS = 100
@@ -28,18 +38,21 @@ async def groups(request: ConsoleRequest) -> HtmlPage:
     now = await request.ops.now()
     workers = await request.cache.read("workers", lambda ops: ops.workers())
     found = await failure_groups(request)
-    full = is_truncated(found)
-    if "consumer" in request.query:
-        found = [one for one in found if one.consumer == request.query["consumer"]]
-    return HtmlPage(
-        "groups.html",
-        {
-            "cards": failure_group_cards(found, workers, now),
-            "now": now,
-            "full": full,
-            "consumer": request.query.get("consumer"),
-        },
-    )
+    times = parse_range(request.chosen("since", "until"), now)
+    filters: dict[str, Callable[[FailureGroupCard, str], bool]] = {
+        "consumer": lambda one, text: one.group.consumer == text,
+        "error": contains(
+            lambda one: one.group.error_type,
+            lambda one: one.group.last_error,
+            lambda one: one.group.frame,
+            lambda one: one.group.fingerprint,
+        ),
+        "since": lambda one, _: one.group.last_failed_at is None or one.group.last_failed_at >= times["since"],
+        "until": lambda one, _: one.group.first_failed_at is None or one.group.first_failed_at < times["until"],
+    }
+    cards = failure_group_cards(found, workers, now)
+    page = name_list(request, cards, lambda one: f"{one.group.fingerprint}.{one.group.consumer}", filters, size=_GROUPS)
+    return HtmlPage("groups.html", {**page, "now": now, "full": is_truncated(found)})
 
 
 async def group_card(request: ConsoleRequest, fingerprint: str, consumer: str | None) -> FailureGroupCard | None:

@@ -2,8 +2,10 @@
 
 import shlex
 
+from holdfast.interfaces.console.pages.name_list import contains, name_list
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
 from holdfast.interfaces.presentation.filters import parse_choice
+from holdfast.interfaces.presentation.flow import flow_text
 from holdfast.ops.queries.flow_keys import KeyFilter
 
 _STATES = (
@@ -21,7 +23,9 @@ async def flow(request: ConsoleRequest) -> HtmlPage:
     query = request.query
     if "consumer" not in query:
         found = await request.cache.read("consumers", lambda ops: ops.consumers())
-        return HtmlPage("flow.html", {"rows": [one for one in found if one.flow is not None]})
+        keyed = [one for one in found if one.flow is not None]
+        filters = {"name": contains(lambda one: one.name, lambda one: flow_text(one.flow))}
+        return HtmlPage("flow.html", name_list(request, keyed, lambda one: one.name, filters))
     chosen = {name: query[name] for name in ("state", "prefix") if name in query}
     state = KeyFilter(parse_choice(chosen.get("state", KeyFilter.ALL), KeyFilter, "state of a key"))
     # Not from `query`: the key '' is a cursor too.

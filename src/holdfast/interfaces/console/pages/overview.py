@@ -3,18 +3,16 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from holdfast.core.circuit import CircuitState
-from holdfast.interfaces.console.pages import chart
+from holdfast.interfaces.console.pages.chart_range import RANGES, trend_charts
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
-from holdfast.interfaces.presentation.filters import parse_choice
-from holdfast.ops.queries.throughput import Minute
 from holdfast.ops.resources.breakers import BreakerState
 from holdfast.ops.resources.consumers import ConsumerState
 from holdfast.ops.resources.queues import QueueState
 from holdfast.stores.deliveries.worker import WorkerRecord
-from holdfast.stores.queries.delivery_counts import MINUTES, DeadLetterCounts
+from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 from holdfast.stores.queries.query import FailureGroup
 
 _MAX_CARDS = 6
@@ -22,8 +20,6 @@ _MAX_GROUPS_READ = 200
 _LATE = timedelta(minutes=1)
 _RECENT = timedelta(minutes=5)
 _NEAR_DEPLOY = timedelta(hours=1)
-_RANGES = {"15m": 15, "30m": 30, "1h": MINUTES}
-"""The time ranges of the charts, in minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +49,13 @@ class Alert:
 
 async def overview(request: ConsoleRequest) -> HtmlPage:
     cache = request.cache
-    shown = _RANGES[parse_choice(request.query.get("range", "1h"), _RANGES, "range")]
     dead = await cache.read("dead letters", lambda ops: ops.dead_letter_counts())
     # Concurrent: PostgreSQL runs them on several connections.
-    stats, groups, minutes, breakers, workers = await asyncio.gather(
+    now = dead.now if dead is not None else await request.ops.now()
+    stats, groups, (charts, trend, figures), breakers, workers = await asyncio.gather(
         cache.stats(dead),
         failure_groups(request, dead),
-        cache.read("trend", lambda ops: ops.trend(dead=dead)),
+        trend_charts(request, now, dead),
         cache.read("breakers", lambda ops: ops.breakers()),
         cache.read("workers", lambda ops: ops.workers()),
     )
@@ -79,28 +75,13 @@ async def overview(request: ConsoleRequest) -> HtmlPage:
             "many_more": is_truncated(groups),
             "retrying": retrying[:_MAX_CARDS],
             "alerts": list(alerts(queues, consumers, breakers, workers, stats.now)),
-            "charts": _charts(request, minutes[-shown:], stats.now),
-            "range": request.query.get("range", "1h"),
-            "ranges": _RANGES,
-            "times": [f"{minutes[-shown + n * shown // 2].at:%H:%M}" for n in (0, 1)],
+            "charts": charts,
+            "trend": trend,
+            "figures": figures,
+            "ranges": RANGES,
             "empty": not consumers and not queues,
         },
     )
-
-
-def _charts(request: ConsoleRequest, minutes: Sequence[Minute], now: datetime) -> list[chart.Chart]:
-    def link(path: str) -> chart.Link:
-        return lambda at: request.url(path, since=_iso(at), until=_iso(at + timedelta(minutes=1)))
-
-    return [
-        chart.throughput(minutes, link("/messages")),
-        chart.failures(minutes, link("/dead")),
-        chart.age(request.cache.history, now, timedelta(minutes=len(minutes))),
-    ]
-
-
-def _iso(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
 async def failure_groups(request: ConsoleRequest, dead: DeadLetterCounts | None = None) -> Sequence[FailureGroup]:

@@ -1,33 +1,86 @@
 """Pages for queues, consumers, projectors, schedules, webhooks, circuit breakers, keys, workers and the audit log."""
 
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import ConfigurationError
+from holdfast.interfaces.console.pages.name_list import contains, name_list
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_number
 from holdfast.interfaces.console.user import Role
 from holdfast.interfaces.presentation.filters import parse_choice, parse_range, parse_target
-from holdfast.ops.service import Operations
+from holdfast.interfaces.presentation.states import (
+    CONSUMER_STATES,
+    QUEUE_STATES,
+    WEBHOOK_STATES,
+    consumer_state,
+    queue_state,
+    webhook_state,
+)
 from holdfast.stores.integrations.idempotency import KeyStatus, RecordCursor
 
 
-def _list_page(
-    name: str, read: Callable[[Operations], Awaitable[Any]]
-) -> Callable[[ConsoleRequest], Awaitable[HtmlPage]]:
-    """A page that lists all items of one kind."""
-
-    async def show(request: ConsoleRequest) -> HtmlPage:
-        found = await request.cache.read(name, read)
-        return HtmlPage(f"{name}.html", {"rows": found, "now": await _now(request)})
-
-    return show
+async def queues(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("queues", lambda ops: ops.queues())
+    filters = {"name": contains(lambda one: one.name), "state": lambda one, text: queue_state(one) == text}
+    return await _list_page(request, "queues", found, lambda one: one.name, filters, QUEUE_STATES)
 
 
-queues = _list_page("queues", lambda ops: ops.queues())
-consumers = _list_page("consumers", lambda ops: ops.consumers())
-breakers = _list_page("breakers", lambda ops: ops.breakers())
+async def consumers(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("consumers", lambda ops: ops.consumers())
+    filters = {
+        "name": contains(lambda one: one.name, lambda one: " ".join(one.patterns)),
+        "queue": lambda one, text: one.queue == text,
+        "state": lambda one, text: consumer_state(one) == text,
+    }
+    return await _list_page(request, "consumers", found, lambda one: one.name, filters, CONSUMER_STATES)
+
+
+async def breakers(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("breakers", lambda ops: ops.breakers())
+    filters = {"name": contains(lambda one: one.name), "state": lambda one, text: one.state == text}
+    return await _list_page(request, "breakers", found, lambda one: one.name, filters, tuple(CircuitState))
+
+
+async def webhooks(request: ConsoleRequest) -> HtmlPage:
+    shown = request.user.role.covers(Role.OPERATOR)
+    found = await request.cache.read(f"webhooks {shown}", lambda ops: ops.webhooks(show_path=shown))
+    filters = {
+        "text": contains(lambda one: one.url, lambda one: one.id, lambda one: " ".join(one.events)),
+        "tenant": lambda one, text: one.tenant == text,
+        "state": lambda one, text: webhook_state(one) == text,
+    }
+    return await _list_page(request, "webhooks", found, lambda one: one.id, filters, WEBHOOK_STATES)
+
+
+async def workers(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("workers", lambda ops: ops.workers())
+    shown = sorted(found, key=lambda one: (not one.alive, -one.generation, one.id))
+    filters = {
+        "name": contains(lambda one: one.id),
+        "consumer": lambda one, text: text in one.consumers,
+        "state": lambda one, text: one.alive == (text == "alive"),
+    }
+    return await _list_page(request, "workers", shown, lambda one: one.id, filters, ("alive", "gone"))
+
+
+async def _list_page(
+    request: ConsoleRequest,
+    name: str,
+    found: Sequence[Any],
+    key: Callable[[Any], str],
+    filters: Mapping[str, Callable[[Any, str], bool]],
+    states: Sequence[str],
+) -> HtmlPage:
+    """A page of a list of names. `states` are the choices of its filter by state."""
+    if "state" in request.query:
+        parse_choice(request.query["state"], states, "state")
+    return HtmlPage(
+        f"{name}.html",
+        {**name_list(request, found, key, filters), "states": states, "now": await _now(request)},
+    )
 
 
 async def schedules(request: ConsoleRequest) -> HtmlPage:
@@ -47,23 +100,8 @@ async def schedules(request: ConsoleRequest) -> HtmlPage:
 async def projectors(request: ConsoleRequest) -> HtmlPage:
     found = await request.cache.read("projectors", lambda ops: ops.projectors())
     relays = await request.cache.read("relays", lambda ops: ops.relays())
-    return HtmlPage("projectors.html", {"rows": found, "relays": relays, "now": await _now(request)})
-
-
-async def webhooks(request: ConsoleRequest) -> HtmlPage:
-    shown = request.user.role.covers(Role.OPERATOR)
-    found = await request.cache.read(f"webhooks {shown}", lambda ops: ops.webhooks(show_path=shown))
-    tenant = request.query.get("tenant")
-    return HtmlPage(
-        "webhooks.html",
-        {"rows": [one for one in found if tenant in (None, one.tenant)], "tenant": tenant, "now": await _now(request)},
-    )
-
-
-async def workers(request: ConsoleRequest) -> HtmlPage:
-    found = await request.cache.read("workers", lambda ops: ops.workers())
-    shown = sorted(found, key=lambda one: (not one.alive, -one.generation, one.id))
-    return HtmlPage("workers.html", {"rows": shown, "now": await _now(request)})
+    page = name_list(request, found, lambda one: one.name, {"name": contains(lambda one: one.name)})
+    return HtmlPage("projectors.html", {**page, "relays": relays, "now": await _now(request)})
 
 
 async def keys(request: ConsoleRequest) -> HtmlPage:

@@ -17,6 +17,7 @@ function busy() {
     document.hidden ||
     (selection !== null && !selection.isCollapsed) ||
     (focus !== null && focus.matches("input, select, textarea")) ||
+    drag !== null ||
     document.querySelector("dialog[open], details.act[open], td.select :checked") !== null
   );
 }
@@ -150,13 +151,57 @@ function addSelectAll() {
   head.replaceChildren(all);
 }
 
-// The value under the pointer replaces the peak of a chart.
+// The value under the pointer replaces the figure of a chart.
 document.addEventListener("pointerover", (event) => {
   const bar = event.target.closest?.(".chart a");
-  for (const peak of document.querySelectorAll("[data-peak]")) {
-    const own = bar !== null && bar !== undefined && peak.parentElement.contains(bar);
-    peak.textContent = own ? bar.querySelector("title").textContent : peak.dataset.peak;
+  for (const figure of document.querySelectorAll("[data-peak]")) {
+    const own = bar && figure.closest("figure").contains(bar);
+    figure.textContent = own ? bar.querySelector("title").textContent : figure.dataset.peak;
   }
+});
+
+// Dragging across a chart shows the range of the bars that it covers.
+let drag = null;
+function position(chart, event) {
+  const box = chart.getBoundingClientRect();
+  return Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
+}
+document.addEventListener("pointerdown", (event) => {
+  const chart = event.target.closest?.(".chart[data-since]");
+  if (chart && event.button === 0) drag = { chart, from: position(chart, event), to: null, mark: null };
+});
+document.addEventListener("pointermove", (event) => {
+  if (drag === null) return;
+  const to = position(drag.chart, event);
+  if (drag.mark === null && Math.abs(to - drag.from) < 0.02) return;
+  if (drag.mark === null) {
+    drag.mark = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    drag.mark.setAttribute("class", "zoom");
+    drag.mark.setAttribute("height", "100");
+    drag.chart.append(drag.mark);
+  }
+  drag.to = to;
+  drag.mark.setAttribute("x", String(600 * Math.min(drag.from, to)));
+  drag.mark.setAttribute("width", String(600 * Math.abs(to - drag.from)));
+});
+document.addEventListener("pointerup", () => {
+  const ended = drag;
+  drag = null;
+  if (ended?.mark == null) return;
+  ended.mark.remove();
+  const { since, until, width } = ended.chart.dataset;
+  const [first, end, size] = [since, until, width].map(Number);
+  const bars = (end - first) / size;
+  const at = (bar) => new Date((first + bar * size) * 1000).toISOString().replace(".000", "");
+  const target = new URL(location.href);
+  target.searchParams.set("since", at(Math.floor(Math.min(ended.from, ended.to) * bars)));
+  target.searchParams.set("until", at(Math.ceil(Math.max(ended.from, ended.to) * bars)));
+  // The release of the button is a click on a bar too.
+  document.addEventListener("click", (click) => click.preventDefault(), { once: true, capture: true });
+  location.assign(target);
+});
+document.addEventListener("dragstart", (event) => {
+  if (event.target.closest?.(".chart")) event.preventDefault();
 });
 
 // A click outside an open form closes it.

@@ -17,7 +17,7 @@ order by l.n
 
 -- name: position_gaps
 -- The span of positions of the first messages of each slot; no row for a slot with fewer messages.
-select l.n, p.position - f.position
+select l.n - 1, p.position - f.position
 from {slots}
 cross join lateral (
   select m.position from {hf}message m where m.id >= l.low order by m.id limit 1) f
@@ -27,30 +27,36 @@ cross join lateral (select m.position from {hf}message m where m.id = c.id) p
 order by l.n
 
 -- name: accepted_counts
--- The deliveries created in each time slot (counted only on request) and how many failed, from indexes only.
+-- The deliveries created in each time slot (counted only on request) and how many failed up to a bound, from indexes only.
 select l.n,
   case when :exact::boolean then (select count(*) from {hf}delivery d where d.id >= l.low and d.id < l.high) end,
-  (select count(*) from {hf}delivery d where d.status = 'failed' and d.id >= l.low and d.id < l.high)
+  (select count(*) from (
+    select from {hf}delivery d where d.status = 'failed' and d.id >= l.low and d.id < l.high limit :bound::bigint) c)
 from {slots}
 order by l.n
 
 -- name: died
--- The number of dead letters per minute, from an index only: one range for each consumer, queue and minute.
+-- The number of dead letters per time slot, from an index only: one range for each consumer, queue and slot, counted up
+-- to a bound.
 with recursive lane as (
-  (select d.consumer, d.queue from {hf}delivery d where d.status = 'failed' order by d.consumer, d.queue limit 1)
+  (select d.consumer, d.queue, 1 as n from {hf}delivery d
+   where d.status = 'failed' order by d.consumer, d.queue limit 1)
   union all
-  select n.* from lane l cross join lateral (
+  select n.consumer, n.queue, l.n + 1 from lane l cross join lateral (
     select d.consumer, d.queue from {hf}delivery d
     where d.status = 'failed' and (d.consumer, d.queue) > (l.consumer, l.queue)
-    order by d.consumer, d.queue limit 1) n)
-select t.minute, sum(s.died)
+    order by d.consumer, d.queue limit 1) n
+  where l.n < {limit})
+select t.low, sum(s.died)
 from lane l
-cross join unnest(:minutes::timestamptz[]) t (minute)
+cross join unnest(:starts::timestamptz[]) t (low)
 cross join lateral (
-  select count(*) as died from {hf}delivery d
-  where d.status = 'failed' and d.discarded_at is null and d.consumer = l.consumer and d.queue = l.queue
-    and d.completed_at >= t.minute and d.completed_at < t.minute + interval '1 minute') s
-group by t.minute
+  select count(*) as died from (
+    select from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is null and d.consumer = l.consumer and d.queue = l.queue
+      and d.completed_at >= t.low and d.completed_at < t.low + :width::interval
+    limit :bound::bigint) c) s
+group by t.low
 
 -- name: retrying
 -- The deliveries of a queue and consumer that wait for a retry, by error. The bounded scan starts with the latest due

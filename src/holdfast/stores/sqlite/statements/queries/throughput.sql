@@ -27,15 +27,17 @@ select s.n, c.position - (select m.position from {hf}message m where m.id >= s.l
 from slot s join {hf}message c on c.id = s.cut order by s.n
 
 -- name: accepted_counts
--- The deliveries created in each time slot (counted only on request) and how many failed, from indexes only.
+-- The deliveries created in each time slot (counted only on request) and how many failed up to a bound, from indexes only.
 select e.n,
   case when :exact then (select count(*) from {hf}delivery d where d.id >= e.low and d.id < e.high) end,
-  (select count(*) from {hf}delivery d where d.status = 'failed' and d.id >= e.low and d.id < e.high)
+  (select count(*) from (
+    select 1 from {hf}delivery d where d.status = 'failed' and d.id >= e.low and d.id < e.high limit :bound))
 from ({slots}) e
 order by e.n
 
 -- name: died
--- The number of dead letters per minute, from an index only: one range for each consumer, queue and minute.
+-- The number of dead letters per time slot, from an index only: one range for each consumer, queue and slot, counted up
+-- to a bound.
 with recursive lane(row) as (
   select (select d.rowid from {hf}delivery d where d.status = 'failed' order by d.consumer, d.queue limit 1)
   union all
@@ -44,12 +46,15 @@ with recursive lane(row) as (
      where d.status = 'failed' and d.consumer = l.consumer and d.queue > l.queue order by d.queue limit 1),
     (select d.rowid from {hf}delivery d
      where d.status = 'failed' and d.consumer > l.consumer order by d.consumer, d.queue limit 1))
-  from lane join {hf}delivery l on l.rowid = lane.row)
+  from lane join {hf}delivery l on l.rowid = lane.row
+  limit :limit)
 select m.value, sum((
-  select count(*) from {hf}delivery d
-  where d.status = 'failed' and d.consumer = l.consumer and d.queue = l.queue and d.discarded_at is null
-    and d.completed_at >= m.value and d.completed_at < m.value + 60000))
-from lane join {hf}delivery l on l.rowid = lane.row cross join json_each(:minutes) m
+  select count(*) from (
+    select 1 from {hf}delivery d
+    where d.status = 'failed' and d.consumer = l.consumer and d.queue = l.queue and d.discarded_at is null
+      and d.completed_at >= m.value and d.completed_at < m.value + :width
+    limit :bound)))
+from lane join {hf}delivery l on l.rowid = lane.row cross join json_each(:starts) m
 group by m.value
 
 -- name: retrying
