@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.identity import delivery_id, delivery_range, first_id, uuid7, uuid_of
+from holdfast.core.identity import delivery_id, delivery_ids, delivery_range, first_id, uuid7, uuid7s, uuid_of
 
 milliseconds = st.integers(0, 2**48 - 1)
 bits = st.integers(0, 2**74 - 1)
@@ -90,3 +90,17 @@ def test_an_id_made_in_half_the_time_is_the_same(number: int) -> None:
     assert (made, hash(made), str(made), made.is_safe) == (usual, hash(usual), str(usual), usual.is_safe)
     assert pickle.loads(pickle.dumps(made)) == usual  # noqa: S301
     assert copy.deepcopy(made) == usual
+
+
+@given(milliseconds, st.lists(st.binary(min_size=10, max_size=10), max_size=5))
+def test_many_ids_of_one_time_are_ids_like_any_other_in_ascending_order(ms: int, random: list[bytes]) -> None:
+    made = uuid7s(ms, b"".join(random))
+    assert len(made) == len(random)
+    assert made == sorted(made)
+    assert all((one.version, one.variant, one.int >> 80) == (7, RFC_4122, ms) for one in made)
+    assert len(set(made)) == len({int.from_bytes(one) & ((0xFFF << 64) | (1 << 62) - 1) for one in random})
+
+
+@given(st.lists(ids), consumers)
+def test_many_delivery_ids_are_those_of_each_message(message_ids: list[UUID], consumer: str) -> None:
+    assert delivery_ids(message_ids, consumer) == [delivery_id(id, consumer) for id in message_ids]

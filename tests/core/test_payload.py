@@ -17,7 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidPayload, PayloadTooLarge
-from holdfast.core.events.payload import MAX_HEADER_BYTES, MAX_HEADERS, check_headers, decode, encode, same
+from holdfast.core.events.payload import (
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    check_headers,
+    decode,
+    encode,
+    encode_many,
+    same,
+)
 from holdfast.core.events.payload_errors import MAX_DEPTH, holds_nan
 
 NAN, INF = float("nan"), float("inf")
@@ -435,3 +443,31 @@ def test_the_form_of_an_encrypted_value_is_refused() -> None:
     with pytest.raises(InvalidPayload, match="form of an encrypted value"):
         encode({"$encrypted": {"key": "a", "data": "aGk="}})
     assert decode(encode({"$encrypted": {"key": "a"}})) == {"$encrypted": {"key": "a"}}
+
+
+def outcome(write) -> object:
+    try:
+        return write()
+    except (InvalidPayload, PayloadTooLarge) as error:
+        return type(error), str(error)
+
+
+@given(st.lists(any_values, min_size=1, max_size=6), st.integers(1, 200))
+def test_many_payloads_are_written_like_each_alone_or_the_first_invalid_one_is_refused(
+    payloads: list[object], limit: int
+) -> None:
+    alone = outcome(lambda: [encode(payload, max_bytes=limit) for payload in payloads])
+    assert outcome(lambda: encode_many(payloads, "b5d1f0c7", max_bytes=limit)) == alone
+
+
+@pytest.mark.parametrize(
+    "invalid", [NAN, {"a": [INF]}, "a\x00b", {"$encrypted": {"key": "k", "data": "d"}}, "x" * 60, {1, 2}, "\ud800"]
+)
+def test_one_invalid_payload_among_many_is_refused_like_alone(invalid: object) -> None:
+    alone = outcome(lambda: encode(invalid, max_bytes=50))
+    assert outcome(lambda: encode_many([None, {"a": None}, invalid, []], "b5d1f0c7", max_bytes=50)) == alone
+
+
+def test_many_payloads_may_be_as_deep_as_one() -> None:
+    deepest = nested(MAX_DEPTH)
+    assert encode_many([deepest, 1], "b5d1f0c7") == [encode(deepest), "1"]

@@ -188,7 +188,7 @@ async def test_a_cancelled_publish_prints_nothing_and_leaves_a_working_pool(
     messages = [message() for _ in range(count)]
     with psycopg.connect(postgres_store.conninfo) as other:
         other.execute("lock table holdfast.message in exclusive mode")
-        lazy = LazyMessages(lambda: iter(messages)) if count > 1000 else messages
+        lazy = LazyMessages(lambda: iter([messages])) if count > 1000 else messages
         publishing = asyncio.create_task(store.run(publish(lazy, Fanout())))
         await _until_it_waits(postgres_store)
         publishing.cancel()

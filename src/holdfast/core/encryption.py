@@ -18,7 +18,7 @@ import orjson
 from holdfast.core.errors import ConfigurationError, DecryptionFailed, EncryptionKeyMissing
 
 _MEMBER = "$encrypted"
-_START = '{"$encrypted"'
+ENCRYPTED_START = '{"$encrypted"'
 
 
 class Cipher(Protocol):
@@ -78,7 +78,7 @@ def decrypt(cipher: Cipher, text: str, place: tuple[str, ...]) -> bytes | str:
 
 def encrypted_value(text: str) -> EncryptedValue | None:
     """The encrypted value that a text contains; None for any other text."""
-    if not text.startswith(_START):
+    if not text.startswith(ENCRYPTED_START):
         return None
     try:
         return read_encrypted(orjson.loads(text))

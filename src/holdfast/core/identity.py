@@ -7,12 +7,14 @@ deliveries of a message lie next to each other and in the order of publishing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
+from struct import iter_unpack
 from uuid import UUID, SafeUUID
 
-_LOW_62 = (1 << 62) - 1
+_LOW_12, _LOW_62 = (1 << 12) - 1, (1 << 62) - 1
 _blank, _set = object.__new__, object.__setattr__
 # Looked up once: a lookup on the class takes as long as the rest of the function.
 _UNKNOWN = SafeUUID.unknown
@@ -28,6 +30,12 @@ def uuid7(unix_ms: int, random_bits: int) -> UUID:
     return uuid_of(high << 64 | 0b10 << 62 | random_bits & _LOW_62)
 
 
+def uuid7s(unix_ms: int, random: bytes) -> list[UUID]:
+    """Return a UUIDv7 of the same time for each ten random bytes, in ascending order."""
+    first = uuid7(unix_ms, 0).int
+    return uuids_of(sorted(first | (high & _LOW_12) << 64 | low & _LOW_62 for high, low in iter_unpack(">HQ", random)))
+
+
 def first_id(at: datetime, skew: timedelta = timedelta(0)) -> UUID:
     """Return the lowest id of messages and deliveries created `skew` after this time: ids begin with their time."""
     return uuid7(max(0, int((at.timestamp() + skew.total_seconds()) * 1000)), 0)
@@ -41,9 +49,26 @@ def uuid_of(number: int) -> UUID:
     return made
 
 
+def uuids_of(numbers: Iterable[int]) -> list[UUID]:
+    """Return `uuid_of` each number."""
+    ids: list[UUID] = []
+    for number in numbers:
+        made = _blank(UUID)
+        _set(made, "int", number)
+        _set(made, "is_safe", _UNKNOWN)
+        ids.append(made)
+    return ids
+
+
 def delivery_id(message_id: UUID, consumer: str) -> UUID:
     """Return the id of the delivery of `message_id` to `consumer`; the same in every process and release."""
     return uuid_of(message_id.int ^ _consumer_bits(consumer))
+
+
+def delivery_ids(message_ids: Iterable[UUID], consumer: str) -> list[UUID]:
+    """Return the `delivery_id` of each message."""
+    bits = _consumer_bits(consumer)
+    return uuids_of(id.int ^ bits for id in message_ids)
 
 
 def delivery_range(message_id: UUID) -> tuple[UUID, UUID]:

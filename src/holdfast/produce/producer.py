@@ -6,15 +6,16 @@ import random
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import ConfigurationError, StoreError
 from holdfast.core.events.event import VERSION_HEADER, EventType, EventTypes, event_type, is_typed_dict, redactions_of
-from holdfast.core.events.payload import MAX_BYTES, check_headers, encode
+from holdfast.core.events.payload import MAX_BYTES, check_headers, encode_many
 from holdfast.core.flow import FlowSettings
-from holdfast.core.identity import uuid7
+from holdfast.core.identity import uuid7, uuid7s
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
@@ -23,6 +24,7 @@ from holdfast.produce.commit import BoundConnection
 from holdfast.stores.connections.caller_transaction import bind, bind_sync
 from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.connections.durability import durable, durable_async
+from holdfast.stores.messages.alike import AlikeMessages
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import (
     LAZY,
@@ -38,6 +40,8 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import SubscriptionRecord, subscriptions
 
 _CONFIRM_SECONDS = 1.0
+_PART = 500
+"""How many payloads are written as JSON at once."""
 
 T = TypeVar("T")
 
@@ -84,7 +88,11 @@ class Producer:
 
     def new_id(self) -> UUID:
         """A new id. Ids sort by their creation time."""
-        return _id(self._random.getrandbits(74))
+        return uuid7(time.time_ns() // 1_000_000, self._random.getrandbits(74))
+
+    def new_ids(self, number: int) -> list[UUID]:
+        """New ids in ascending order."""
+        return uuid7s(time.time_ns() // 1_000_000, os.urandom(10 * number))
 
     def build(
         self,
@@ -96,14 +104,12 @@ class Producer:
         occurred_at: datetime | None = None,
         addressed: Iterable[Address] = (),
         retry: RetryPolicy | None = None,
-        random_bits: int | None = None,
         key_scope: str | None = None,
         validate: bool | None = None,
     ) -> NewMessage:
         """A checked message: `event` is an instance of an event class, or the class or name with its `payload`.
 
-        `random_bits` are the 74 random bits of its id, for a caller that builds many messages. `validate` says whether the
-        payload must fit the class; it defaults to the producer's option.
+        `validate` says whether the payload must fit the class; it defaults to the producer's option.
         """
         checks = self.validate if validate is None else validate
         type, body, known, unchecked = _named(event, payload, checks)
@@ -118,7 +124,7 @@ class Producer:
             if known.version != 1:
                 carried[VERSION_HEADER] = str(known.version)
         message = new_message(
-            id=_id(self._random.getrandbits(74) if random_bits is None else random_bits),
+            id=self.new_id(),
             type=type,
             source=self.source,
             payload=body,
@@ -149,46 +155,43 @@ class Producer:
 
         checks = self.validate if validate is None else validate
         _check_events(events)
+        events = events if isinstance(events, list | tuple) else list(events)
+        # Values that all messages of a type share are checked with the first of them.
+        first: dict[str | type, NewMessage] = {}
 
-        def make() -> Iterator[NewMessage]:
-            # Values that all messages of a type share are checked with the first of them.
-            first: dict[str | type, NewMessage] = {}
-            for event, random_bits in zip(events, _random_bits(len(events)), strict=True):
-                if type(event) is tuple and len(event) != 2:
-                    raise ConfigurationError(f"publish_many got {event!r}; give tuples of a name and a payload")
-                name, payload = event if type(event) is tuple else (event, None)
-                named, body, known, unchecked = _named(name, payload, checks)
-                kind = named if known is None else known.cls
-                if (like := first.get(kind)) is None:
-                    like = self.build(
-                        name, payload, headers=headers, retry=retry, random_bits=random_bits, validate=checks
-                    )
-                    first[kind] = like
-                    yield like
-                else:
-                    text = encode(body, max_bytes=self._max_payload)
-                    if unchecked and known is not None:
-                        known.check(text)
-                    yield NewMessage(
-                        _id(random_bits),
-                        named,
-                        like.source,
-                        text,
-                        None,
-                        like.headers,
-                        like.generation,
-                        retry=like.retry,
-                    )
+        def make(part: Sequence[object]) -> Sequence[NewMessage]:
+            described = _described(part, checks)
+            kinds = [name if known is None else known.cls for name, _, known, _ in described]
+            for kind in dict.fromkeys(kinds):
+                if kind not in first:
+                    name, payload = _pair(part[kinds.index(kind)])
+                    first[kind] = self.build(name, payload, headers=headers, retry=retry, validate=checks)
+            texts = self.encode_all([body for _, body, _, _ in described])
+            for (_, _, known, unchecked), text in zip(described, texts, strict=True):
+                if unchecked and known is not None:
+                    known.check(text)
+            ids = self.new_ids(len(part))
+            if kinds.count(kinds[0]) == len(kinds):
+                return AlikeMessages(first[kinds[0]], ids, texts)
+            made = zip(kinds, ids, texts, strict=True)
+            return [first[kind]._replace(id=id, payload=text) for kind, id, text in made]
 
+        if not events:
+            return []
         if at_once or retry is not None or len(events) < LAZY or not self.store.dialect.streams:
-            return list(make())
+            return make(events)
         # The redactions must be known before the first message is written.
         kinds: set[object] = set(map(type, events))
         if tuple in kinds:
             kinds |= {event[0] for event in events if type(event) is tuple}
         if secret := redactions_of(kinds):
             self._redact(secret)
-        return LazyMessages(make)
+        return LazyMessages(lambda: (make(events[at : at + _PART]) for at in range(0, len(events), _PART)))
+
+    def encode_all(self, payloads: Sequence[object]) -> list[str]:
+        """The checked JSON texts of many payloads."""
+        parts = (payloads[at : at + _PART] for at in range(0, len(payloads), _PART))
+        return [text for part in parts for text in encode_many(part, token_hex(16), max_bytes=self._max_payload)]
 
     async def bind(self, conn: Any, call: str) -> BoundConnection[AsyncConnection]:
         """The caller's connection, ready for writes: in a transaction, and on SQLite with the write lock.
@@ -323,17 +326,23 @@ def _check_events(events: Sequence[object]) -> None:
         )
 
 
-def _id(random_bits: int) -> UUID:
-    return uuid7(time.time_ns() // 1_000_000, random_bits)
+def _pair(event: object) -> tuple[object, object]:
+    """Name or class and payload of an event of `publish_many`; an instance is both."""
+    if type(event) is not tuple:
+        return event, None
+    if len(event) != 2:
+        raise ConfigurationError(f"publish_many got {event!r}; give tuples of a name and a payload")
+    return event[0], event[1]
 
 
-def _random_bits(number: int) -> Iterator[int]:
-    """Yields 74 random bits, `number` times. The system takes almost as long for ten bytes as for thousands."""
-    while number > 0:
-        part = min(number, 500)
-        drawn = os.urandom(10 * part)
-        yield from (int.from_bytes(drawn[at : at + 10], "big") >> 6 for at in range(0, 10 * part, 10))
-        number -= part
+def _described(events: Sequence[object], checks: bool) -> list[tuple[str, object, EventType | None, bool]]:
+    """What `_named` returns for each event."""
+    pairs = list(map(_pair, events))
+    name = pairs[0][0]
+    # Most batches have one name without a class.
+    if type(name) is str and all(other is name for other, _ in pairs):
+        return [(name, {} if payload is None else payload, None, False) for _, payload in pairs]
+    return [_named(name, payload, checks) for name, payload in pairs]
 
 
 @contextlib.contextmanager

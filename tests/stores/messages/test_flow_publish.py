@@ -64,7 +64,7 @@ async def test_a_function_is_evaluated_where_the_app_is_loaded(store: Store) -> 
 async def test_many_events_are_not_streamed_past_their_keys(store: Store) -> None:
     await register_flow(store, "mail", ORDERED, "order.placed")
     many: list[NewMessage] = [message(payload={"tenant": str(n % 3)}) for n in range(250)]
-    await store.run(publish(LazyMessages(lambda: iter(many)), Fanout(), own=True))
+    await store.run(publish(LazyMessages(lambda: iter([many])), Fanout(), own=True))
     assert await keys(store) == [(str(n % 3), True) for n in range(250)]
 
 

@@ -19,6 +19,7 @@ from holdfast.engine.handlers.context import Context
 from holdfast.engine.handlers.handler import Handler
 from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.runtime import Runtime
+from holdfast.stores.messages.alike import AlikeMessages
 from holdfast.stores.messages.publish import Published
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class Job(Generic[P, R]):
             raise ConfigurationError(f"id is {id!r}; pass the id of the handle that enqueue returned") from None
         return JobHandle.of(Published(known, False), self)
 
-    def _messages(self, calls: Sequence[Call]) -> tuple[Runtime, list[NewMessage]]:
+    def _messages(self, calls: Sequence[Call]) -> tuple[Runtime, Sequence[NewMessage]]:
         where = self._placement
         for option, value in (("key", where.key), ("unique", where.unique)):
             if value is not None:
@@ -203,7 +204,29 @@ class Job(Generic[P, R]):
             raise ConfigurationError(
                 f"{self.name}.enqueue_many takes a list of calls, and got a {type(calls).__name__}; {_CALLS}"
             )
-        return self._runtime, [self._nth_message(index, call) for index, call in enumerate(calls)]
+        runtime = self._runtime
+        if self._key is None and calls and (alike := self._alike_messages(runtime, calls)) is not None:
+            return runtime, alike
+        return runtime, [self._nth_message(index, call) for index, call in enumerate(calls)]
+
+    def _alike_messages(self, runtime: Runtime, calls: Sequence[Call]) -> AlikeMessages | None:
+        """The messages of all calls, which differ only in their arguments; None if one of them is invalid."""
+        parameters, first = self.handler.parameters, self._nth_message(0, calls[0])
+        assert parameters is not None
+        if not all(isinstance(call, tuple | dict) for call in calls):
+            return None
+        bind = parameters.bind
+        try:
+            payloads = runtime.producer.encode_all(
+                [bind(call, {}) if isinstance(call, tuple) else bind((), call) for call in calls]
+            )
+            if runtime.producer.validate and parameters.typed:
+                for text in payloads:
+                    parameters.read(text)
+        except Exception:  # noqa: BLE001
+            # One by one, the invalid call raises its error with its index.
+            return None
+        return AlikeMessages(first, runtime.producer.new_ids(len(payloads)), payloads)
 
     def _nth_message(self, index: int, call: Call) -> NewMessage:
         try:

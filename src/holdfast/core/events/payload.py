@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
 
-from holdfast.core.encryption import encrypted_value, read_encrypted, unreadable
+from holdfast.core.encryption import ENCRYPTED_START, encrypted_value, read_encrypted, unreadable
 from holdfast.core.errors import InvalidPayload, PayloadTooLarge
 from holdfast.core.events.payload_errors import OPTIONS, find_flaw, holds_nan, plain, step
 from holdfast.core.values.text import safe_str, storable, type_name
@@ -44,6 +44,34 @@ def encode(payload: object, *, max_bytes: int = MAX_BYTES) -> str:
     if encrypted_value(text) is not None:
         raise InvalidPayload("$", "has the form of an encrypted value, which no key would decrypt; add another member")
     return text
+
+
+def encode_many(payloads: Sequence[object], mark: str, *, max_bytes: int = MAX_BYTES) -> list[str]:
+    """Return what `encode` returns for each payload, or raise the error of the first invalid one.
+
+    All of them are written at once, which takes a third of the time. `mark` is a random text that is written between
+    them, so no payload may contain it: draw a new one for each call.
+
+    >>> encode_many([{"b": 1}, "a"], "f81d4fae")
+    ['{"b":1}', '"a"']
+    """
+    marked: list[object] = [mark] * (2 * len(payloads) - 1)
+    marked[::2] = payloads
+    try:
+        written = orjson.dumps(marked, default=plain, option=OPTIONS)
+    except TypeError:
+        # One by one, to find the invalid payload. One of them may also be as deep as is allowed.
+        return [encode(payload, max_bytes=max_bytes) for payload in payloads]
+    text = written.decode()
+    texts = text[1:-1].split(f',"{mark}",')
+    if (
+        "\\u0000" in text
+        or ENCRYPTED_START in text
+        or (len(written) > max_bytes and any(len(one.encode()) > max_bytes for one in texts))
+        or ("null" in text and any(map(holds_nan, payloads)))
+    ):
+        return [encode(payload, max_bytes=max_bytes) for payload in payloads]
+    return texts
 
 
 def decode(text: str | bytes) -> object:

@@ -14,10 +14,12 @@ from structlog.contextvars import bound_contextvars
 from holdfast._log import get_logger
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
+from holdfast.core.message import NewMessage
 from holdfast.core.outcome import Failed, Outcome
 from holdfast.core.telemetry.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
 from holdfast.engine.execution.invocation import Invocation, RunResult
 from holdfast.engine.telemetry.log_fields import error_fields
+from holdfast.stores.messages.alike import AlikeMessages
 from holdfast.stores.messages.publish import LazyMessages, Messages
 
 log = get_logger("holdfast.worker")
@@ -248,6 +250,8 @@ def _broken(error: Exception) -> None:
 
 
 def _named(messages: Messages) -> str:
+    if isinstance(messages, AlikeMessages):
+        return messages.like.type
     types = set() if isinstance(messages, LazyMessages) else {message.type for message in messages}
     return types.pop() if len(types) == 1 else "batch"
 
@@ -299,7 +303,14 @@ def _carrying(messages: Messages, trace: Mapping[str, str]) -> Messages:
     """The messages with this trace in their headers, instead of an earlier one."""
     if isinstance(messages, LazyMessages):
         make = messages.make
-        return LazyMessages(lambda: (message._replace(headers=_headers(message.headers, trace)) for message in make()))
+        return LazyMessages(lambda: (_carrying_all(part, trace) for part in make()))
+    return _carrying_all(messages, trace)
+
+
+def _carrying_all(messages: Sequence[NewMessage], trace: Mapping[str, str]) -> Sequence[NewMessage]:
+    if isinstance(messages, AlikeMessages):
+        like = messages.like._replace(headers=_headers(messages.like.headers, trace))
+        return AlikeMessages(like, messages.ids, messages.payloads)
     return [message._replace(headers=_headers(message.headers, trace)) for message in messages]
 
 

@@ -7,10 +7,11 @@ from uuid import UUID
 
 from holdfast.core.errors import ConfigurationError, KeyConflict, StoreBusy
 from holdfast.core.events import payload
-from holdfast.core.identity import delivery_id
+from holdfast.core.identity import delivery_id, delivery_ids
 from holdfast.core.message import NewMessage
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.errors import WRITE_LOCKED
+from holdfast.stores.messages.alike import AlikeMessages
 from holdfast.stores.messages.fanout import Fanout, Subscriptions, read_subscriptions
 from holdfast.stores.messages.flow import DeliveryKey, FlowKeys, adopt, flow_keys
 from holdfast.stores.messages.rows import (
@@ -27,8 +28,11 @@ from holdfast.stores.messages.rows import (
     is_due_now,
     is_unique,
     message_row,
+    only_delivery,
     policy_text,
     retry_override,
+    streamed_deliveries,
+    streamed_messages,
 )
 from holdfast.stores.operation import Columns, Operation, Query, Rows, Steps, columns, operation
 
@@ -56,9 +60,10 @@ class Published(NamedTuple):
 
 
 class LazyMessages(NamedTuple):
-    """Events without a key that are due now. They are created while they are streamed, so the server does not wait."""
+    """Events without a key that are due now, some at a time. They are created while they are streamed, so the server does
+    not wait."""
 
-    make: Callable[[], Iterator[NewMessage]]
+    make: Callable[[], Iterator[Sequence[NewMessage]]]
 
 
 Messages = Sequence[NewMessage] | LazyMessages
@@ -78,17 +83,21 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
     keys = flow_keys(fanout, subscriptions)
     if isinstance(messages, LazyMessages) and keys is not None:
         # The key of a delivery is written with it, so these are not streamed.
-        messages = list(messages.make())
+        messages = list(chain.from_iterable(messages.make()))
     if isinstance(messages, LazyMessages):
-        made: list[NewMessage] = []
+        made: list[Sequence[NewMessage]] = []
         newest = yield from _stream(_noted(messages.make(), made), made, subscriptions)
-        yield from _reconcile_fanout(made, subscriptions, newest, fanout)
-        return [Published(m.id, True) for m in made]
+        yield from _reconcile_fanout(chain.from_iterable(made), subscriptions, newest, fanout)
+        return [published for part in made for published in _created(part)]
     newest = subscriptions.epoch
     if (alone := _single(messages, subscriptions, keys)) and (
         published := (yield from _publish_single(alone, messages))
     ):
         return published
+    if isinstance(messages, AlikeMessages) and keys is None and not is_unique(messages.like):
+        newest = yield from _publish_plain(messages, subscriptions, own)
+        yield from _reconcile_fanout(messages, subscriptions, newest, fanout)
+        return _created(messages)
     plain = [m for m in messages if m.key is None and not is_unique(m)]
     keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.key_scope or m.source, m.key))
     if keys is not None:
@@ -124,7 +133,8 @@ def _publish_plain(plain: Sequence[NewMessage], subscriptions: Subscriptions, ow
     newest = subscriptions.epoch
     inserts = [_alike(chunk, subscriptions) for chunk in _chunks(plain, _CHUNK)]
     if own and len(plain) >= _STREAMED and None in inserts:
-        streamed = [m for m in plain if is_due_now(m)]
+        due = [m for m in plain if is_due_now(m)]
+        streamed = [plain if len(due) == len(plain) else due]
         newest = yield from _stream(streamed, streamed, subscriptions)
         plain, inserts = [m for m in plain if not is_due_now(m)], []
     for chunk, insert in zip_longest(_chunks(plain, _CHUNK), inserts):
@@ -160,7 +170,7 @@ def take_write_lock() -> Steps[None]:
 
 
 def _reconcile_fanout(
-    created: Sequence[NewMessage], subscriptions: Subscriptions, newest: int, fanout: Fanout
+    created: Iterable[NewMessage], subscriptions: Subscriptions, newest: int, fanout: Fanout
 ) -> Steps[None]:
     """Corrects deliveries that were written from outdated subscriptions.
 
@@ -169,6 +179,7 @@ def _reconcile_fanout(
     """
     if newest == subscriptions.epoch:
         return
+    created = list(created)
     fresh = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
     written, right = set(fanned_out(created, subscriptions)), set(fanned_out(created, fresh))
     if wrong := [row[0] for row in written - right]:
@@ -185,21 +196,29 @@ def insert_absent(rows: Iterable[tuple[object, ...]], overrides: Mapping[object,
 
 def _single(messages: Sequence[NewMessage], subscriptions: Subscriptions, keys: FlowKeys | None) -> Query | None:
     """The query that stores one message without a key and its only delivery; None for any other case."""
-    if len(messages) != 1 or messages[0].key is not None or is_unique(messages[0]):
+    if len(messages) != 1:
         return None
-    if keys is not None and keys.applies(messages[0]):
+    message = messages[0]
+    if message.key is not None or (message.addressed and is_unique(message)):
         return None
-    deliveries = delivery_rows(messages, subscriptions)
-    if len(deliveries) != 1:
+    if keys is not None and keys.applies(message):
         return None
-    values = (*message_row(messages[0], subscriptions.epoch)[: len(MESSAGE)], *deliveries[0])
+    delivery = only_delivery(message, subscriptions)
+    if delivery is None:
+        return None
+    values = (*message_row(message, subscriptions.epoch)[: len(MESSAGE)], *delivery)
     return Query("publish_one", dict(zip((*MESSAGE, *DELIVERY), values, strict=True)))
 
 
 def _publish_single(query: Query, messages: Sequence[NewMessage]) -> Steps[list[Published] | None]:
     ((newest,),) = yield query
     known: Any = query.values["sub_epoch"]
-    return None if newest > known else [Published(m.id, True) for m in messages]
+    return None if newest > known else _created(messages)
+
+
+def _created(messages: Sequence[NewMessage]) -> list[Published]:
+    ids = messages.ids if isinstance(messages, AlikeMessages) else [m.id for m in messages]
+    return [Published(id, True) for id in ids]
 
 
 def _alike(messages: Sequence[NewMessage], subscriptions: Subscriptions, *, guarded: bool = False) -> Query | None:
@@ -211,18 +230,18 @@ def _alike(messages: Sequence[NewMessage], subscriptions: Subscriptions, *, guar
     first = messages[0]
     if first.key is not None or is_unique(first) or not is_due_now(first):
         return None
-    shared = first[1:3], first[4:]  # all but id and payload
-    if any((m[1:3], m[4:]) != shared for m in messages) or sum(len(m.payload) for m in messages) > _ALIKE_BYTES:
+    alike = AlikeMessages.of(messages)
+    if alike is None or sum(map(len, alike.payloads)) > _ALIKE_BYTES:
         return None
-    deliveries = delivery_rows(messages[:1], subscriptions)
-    if len(deliveries) != 1:
+    delivery = only_delivery(first, subscriptions)
+    if delivery is None:
         return None
-    _, _, consumer, queue, priority, generation, *_ = deliveries[0]
+    _, _, consumer, queue, priority, generation, *_ = delivery
     epoch = EVERY_EPOCH if first.addressed else subscriptions.epoch
     batch: Columns = {
-        "id": [m.id for m in messages],
-        "delivery_id": [delivery_id(m.id, str(consumer)) for m in messages],
-        "payload": [m.payload for m in messages],
+        "id": alike.ids,
+        "delivery_id": delivery_ids(alike.ids, str(consumer)),
+        "payload": alike.payloads,
     }
     values = {
         "type": first.type,
@@ -286,24 +305,22 @@ def addressed_batches(messages: Sequence[NewMessage]) -> dict[str, Columns]:
     }
 
 
-def _stream(messages: Iterable[NewMessage], made: Sequence[NewMessage], subscriptions: Subscriptions) -> Steps[int]:
+def _stream(
+    parts: Iterable[Sequence[NewMessage]], made: Sequence[Sequence[NewMessage]], subscriptions: Subscriptions
+) -> Steps[int]:
     """Streams messages and their deliveries; returns the newest epoch. `made` are the messages after the first stream."""
-    epoch = subscriptions.epoch
-    rows = (
-        (m.id, m.type, m.source, m.payload, header_text(m), m.generation, EVERY_EPOCH if m.addressed else epoch)
-        for m in messages
-    )
+    rows = (row for part in parts for row in streamed_messages(part, subscriptions.epoch))
     yield Query("load_messages", rows=rows)
-    deliveries = chain(addressed(made), fanned_out(made, subscriptions))
-    yield Query("load_deliveries", rows=(row[: len(FANNED_OUT)] for row in deliveries))
+    deliveries = (row for part in made for row in streamed_deliveries(part, subscriptions))
+    yield Query("load_deliveries", rows=deliveries)
     ((newest,),) = yield Query("newest_epoch")
-    return max(epoch, int(newest))
+    return max(subscriptions.epoch, int(newest))
 
 
-def _noted(messages: Iterator[NewMessage], made: list[NewMessage]) -> Iterator[NewMessage]:
-    for message in messages:
-        made.append(message)
-        yield message
+def _noted(parts: Iterator[Sequence[NewMessage]], made: list[Sequence[NewMessage]]) -> Iterator[Sequence[NewMessage]]:
+    for part in parts:
+        made.append(part)
+        yield part
 
 
 def find_first(messages: Sequence[NewMessage]) -> Steps[dict[UUID, Published]]:

@@ -1,12 +1,14 @@
 """The rows of messages and their deliveries, as a publish writes them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 
 import orjson
 
-from holdfast.core.identity import delivery_id
+from holdfast.core.identity import delivery_id, delivery_ids
 from holdfast.core.message import TENANT_HEADER, NewMessage
 from holdfast.core.retry import RetryPolicy
+from holdfast.stores.messages.alike import AlikeMessages
 from holdfast.stores.messages.fanout import Subscriptions
 
 # An addressed message gets the highest epoch, so that no subscription catches up on it.
@@ -76,6 +78,49 @@ def fanned_out(messages: Iterable[NewMessage], subscriptions: Subscriptions) -> 
             # Only workers from the consumer's first deploy on can run its deliveries.
             generation = max(m.generation, to.generation)
             yield delivery_id(m.id, to.consumer), m.id, to.consumer, to.queue, to.priority, generation
+
+
+def streamed_messages(messages: Sequence[NewMessage], epoch: int) -> Iterable[tuple[object, ...]]:
+    """The rows of messages without a key that occur now, for `load_messages`."""
+    if not isinstance(messages, AlikeMessages):
+        return (
+            (m.id, m.type, m.source, m.payload, header_text(m), m.generation, EVERY_EPOCH if m.addressed else epoch)
+            for m in messages
+        )
+    m = messages.like
+    shared = header_text(m), m.generation, EVERY_EPOCH if m.addressed else epoch
+    return zip(messages.ids, repeat(m.type), repeat(m.source), messages.payloads, *map(repeat, shared), strict=False)
+
+
+def streamed_deliveries(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Iterable[tuple[object, ...]]:
+    """The rows of the deliveries of messages that are due now, for `load_deliveries`."""
+    if not isinstance(messages, AlikeMessages):
+        rows = chain(addressed(messages), fanned_out(messages, subscriptions))
+        return (row[: len(FANNED_OUT)] for row in rows)
+    first = chain(addressed((messages.like,)), fanned_out((messages.like,), subscriptions))
+    return (
+        row
+        for _, _, consumer, *shared in (row[: len(FANNED_OUT)] for row in first)
+        for row in zip(
+            delivery_ids(messages.ids, str(consumer)),
+            messages.ids,
+            repeat(consumer),
+            *map(repeat, shared),
+            strict=False,
+        )
+    )
+
+
+def only_delivery(message: NewMessage, subscriptions: Subscriptions) -> tuple[object, ...] | None:
+    """The row of a message's only delivery, for the columns `DELIVERY`; None if it has another number of deliveries."""
+    if message.addressed:
+        return next(addressed((message,))) if len(message.addressed) == 1 else None
+    rows = list(fanned_out((message,), subscriptions))
+    if len(rows) != 1:
+        return None
+    if message.retry is None:
+        return *rows[0], None, None, None, None
+    return *rows[0], message.retry.attempts, None, None, policy_text(message.retry)
 
 
 def delivery_rows(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> list[tuple[object, ...]]:

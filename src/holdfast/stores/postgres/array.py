@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 _PIECE = 500
+_NUL = "\0"
 
 
 def array(values: Iterable[object]) -> str:
@@ -19,7 +20,10 @@ def array(values: Iterable[object]) -> str:
     >>> array([1, None, 'say "no"'])
     '{1,NULL,"say \\\\"no\\\\""}'
     """
+    values = values if isinstance(values, list) else list(values)
     try:
+        if len(kinds := set(map(type, values))) == 1 and (write := _WRITE_COLUMN.get(kinds.pop())) is not None:
+            return "{" + write(values) + "}"
         return "{" + ",".join([_WRITE[type(value)](value) for value in values]) + "}"
     except KeyError as error:
         raise TypeError(f"an array cannot contain {error.args[0].__name__} values") from None
@@ -44,9 +48,21 @@ def copy_lines(rows: Iterable[Sequence[object]]) -> Iterator[str]:
     """Rows as COPY input, some hundreds per piece: the server processes one piece while the next is written."""
     left = iter(rows)
     while piece := list(islice(left, _PIECE)):
-        # A column holds one type.
-        columns = [list(map(_CELL[type(column[0])], column)) for column in zip(*piece, strict=True)]
+        columns = [_cells(column) for column in zip(*piece, strict=True)]
         yield "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n"
+
+
+def _cells(column: Sequence[Any]) -> Sequence[str]:
+    """The cells of a column, which holds one type. Most columns hold one value, and texts are escaped at once."""
+    first = column[0]
+    write = _CELL[type(first)]
+    if column.count(first) == len(column):
+        return [write(first)] * len(column)
+    if write is not _escaped:
+        return [write(value) for value in column]
+    cells = _escaped(_NUL.join(column)).split(_NUL)
+    # PostgreSQL refuses a text that contains the separator.
+    return cells if len(cells) == len(column) else [write(value) for value in column]
 
 
 def _sql_text(text: str) -> str:
@@ -63,6 +79,14 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _quoted_texts(values: list[str]) -> str:
+    joined = _NUL.join(values)
+    if joined.count(_NUL) != len(values) - 1:
+        # PostgreSQL refuses a text that contains the separator.
+        return ",".join(map(_quoted, values))
+    return _quoted(joined).replace(_NUL, '","')
+
+
 def _interval(value: timedelta) -> str:
     return f'"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"'
 
@@ -76,5 +100,10 @@ _WRITE: dict[type, Callable[[Any], str]] = {
     UUID: lambda value: f"{value.int:032x}",
     datetime: lambda value: f'"{value.isoformat()}"',
     timedelta: _interval,
+}
+_WRITE_COLUMN: dict[type, Callable[[list[Any]], str]] = {
+    int: lambda values: ",".join(map(str, values)),
+    str: _quoted_texts,
+    UUID: lambda values: ",".join([f"{value.int:032x}" for value in values]),
 }
 _CELL: dict[type, Callable[[Any], str]] = {int: str, str: _escaped, UUID: _WRITE[UUID]}

@@ -1,9 +1,10 @@
 """The PostgreSQL dialect: one statement per query, batches as arrays."""
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 from holdfast.core.values.names import check_schema
 from holdfast.stores.dialect import Answer, LockedCall, Parameters, Stream, Style
@@ -12,6 +13,8 @@ from holdfast.stores.operation import Query, Rows
 from holdfast.stores.postgres.array import array, copy_lines, literal
 from holdfast.stores.statement import Statements, parameters
 
+# An array that every driver passes as text: a literal of 1,000 ids takes a fifth of the time of asyncpg's own format.
+_LITERAL = re.compile(r"(?<![:\w]):([a-z_]\w*)::text::\w+\[\]")
 _TYPED = re.compile(r"(?<![:\w]):([a-z_]\w*)::(\w+(?:\[\])?)")
 
 
@@ -43,7 +46,7 @@ class PostgresDialect:
         for batch in query.batches.values():
             values.update(batch)
         if style is Style.NUMERIC:
-            _, rows = yield text, [values[name] for name in names]
+            _, rows = yield text, [convert(values[name]) if convert else values[name] for name, convert in names]
         else:
             written = {name: array(v) if isinstance(v, list | tuple) else v for name, v in values.items()}
             _, rows = yield text, written
@@ -76,7 +79,8 @@ class PostgresDialect:
 
     def _compile(
         self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], limit: int | None, style: Style
-    ) -> tuple[str, tuple[str, ...]]:
+    ) -> tuple[str, tuple[tuple[str, Callable[[Any], str] | None], ...]]:
+        """The text in the driver's style; for numbered parameters also their names, and how they are converted."""
         (step,) = self.statements.render(name, slots, limit)
         (text,) = step.statements
         names: list[str] = []
@@ -87,5 +91,7 @@ class PostgresDialect:
             return f"${names.index(parameter) + 1}"
 
         if style is Style.NUMERIC:
-            return parameters(text, number), tuple(names)
+            literals = set(_LITERAL.findall(text))
+            text = parameters(text, number)
+            return text, tuple((name, array if name in literals else None) for name in names)
         return parameters(text.replace("%", "%%"), lambda parameter: f"%({parameter})s"), ()

@@ -39,12 +39,14 @@ class SqliteDialect:
             (text,) = step.statements
             yield text, Stream(tuple(map(encode, row)) for row in query.rows)
             return ()
-        values = {name: encode(value) for name, value in query.values.items()}
+        values = {name: v if type(v) in _UNCHANGED else encode(v) for name, v in query.values.items()}
         result: Rows = ()
         returned: tuple[Sequence[str], Rows] = (), ()
         for step, answers in self._compiled(query.name, query.slots, style):
             if step.all:
                 answer = yield from _all(step, values, _rows(step, query.batches, returned))
+            elif step.batch == ONCE and query.limit is None and len(step.statements) == 1:
+                answer = yield step.statements[0], values
             else:
                 names, rows = self._batch(step, query.batches, returned)
                 if query.limit is not None and step.batch != RETURNED:
@@ -62,7 +64,11 @@ class SqliteDialect:
         if step.batch == RETURNED:
             return returned
         batch = batches[step.batch]
-        return list(batch), list(zip(*[[encode(value) for value in column] for column in batch.values()], strict=True))
+        return list(batch), list(
+            zip(
+                *[[v if type(v) in _UNCHANGED else encode(v) for v in column] for column in batch.values()], strict=True
+            )
+        )
 
     def _compile(
         self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], style: Style

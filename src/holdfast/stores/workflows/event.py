@@ -31,7 +31,7 @@ class WorkflowEvents:
         """Publishes events in the transaction of the operation that calls it."""
         # Many are streamed: an insert per row takes longer on SQLite, because each one hands over the interpreter's lock.
         streamed = len(messages) >= _STREAMED
-        yield from publish(LazyMessages(lambda: iter(messages)) if streamed else messages, self.fanout).start()
+        yield from publish(LazyMessages(lambda: iter([messages])) if streamed else messages, self.fanout).start()
 
 
 class EndedRun(NamedTuple):

@@ -50,7 +50,8 @@ select n.epoch from newest n
 with newest as materialized (select coalesce(max(s.epoch), 0) as epoch from {hf}subscription s),
 alike as materialized (
   select m.id, m.delivery_id, m.payload
-  from newest n cross join unnest(:id::uuid[], :delivery_id::uuid[], :payload::text[]) m (id, delivery_id, payload)
+  from newest n cross join unnest(:id::text::uuid[], :delivery_id::text::uuid[], :payload::text[])
+         m (id, delivery_id, payload)
   where n.epoch <= :known::bigint),
 stored as (
   insert into {hf}message (id, type, source, payload, headers, generation, sub_epoch)
