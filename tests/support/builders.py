@@ -251,9 +251,9 @@ def expire(store: Store) -> None:
     age(store, LEASE + SECOND, "delivery", "worker")
 
 
-def until_one_waits(store: PostgresStore) -> None:
-    """Returns when some session of the database waits for a lock."""
+def until_one_waits(store: PostgresStore, number: int = 1) -> None:
+    """Returns when some session of the database waits for a lock, or so many."""
     waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     deadline = time.monotonic() + 8
-    while not sql(store, waiting):
+    while len(sql(store, waiting)) < number:
         assert time.monotonic() < deadline, "no connection waits for a lock"

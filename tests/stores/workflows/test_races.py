@@ -163,6 +163,18 @@ async def test_concurrent_starts_of_one_key_make_one_run_or_say_that_the_transac
     assert len(sql(store, "select id from {hf}workflow_run")) == 20
 
 
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+async def test_a_hundred_starts_of_one_key_at_once_make_one_run(others: list[PostgresStore], level: str) -> None:
+    store = others[0]
+    await declare(store)
+    found = await asyncio.gather(*(start_in(store, level, level) for _ in range(100)))
+    assert len({one for one in found if one is not None}) == 1
+    # A caller whose snapshot is older than the run must run its transaction again; then it finds the run.
+    again = await asyncio.gather(*(start_in(store, level, level) for one in found if one is None))
+    assert set(again) <= {one for one in found if one is not None}
+    assert len(sql(store, "select id from {hf}workflow_run")) == 1
+
+
 async def start_in(store: PostgresStore, key: str, level: str) -> object:
     """Starts in a caller's transaction of this level; None if it must run again."""
     async with await psycopg.AsyncConnection.connect(store.conninfo) as conn:
