@@ -4,11 +4,13 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from datetime import timedelta
 
 from holdfast import Holdfast
 from holdfast.app.worker.worker_runner import worker_deps
 from holdfast.core.delivery import Status
 from holdfast.engine.worker.control import WorkerControl
+from holdfast.engine.worker.lease import Lease
 from holdfast.engine.worker.session import WorkerSession
 from holdfast.runtime.endpoint_handlers import EndpointHandlers
 from tests.support.worker import all_of, drain, options, statuses, wait_for, working
@@ -180,6 +182,7 @@ async def test_what_was_claimed_while_the_last_slot_was_ending_is_started(hf: Ho
         hf._runtime, {}, hf.store, options(), None, EndpointHandlers(hf.store, hf.handlers, hf.webhooks.options)
     )
     session = WorkerSession(deps, options(concurrency=1), WorkerControl())
+    session._lease = Lease(hf.store, session.id, timedelta(minutes=1), lambda: None)
     (pool,) = session._pools
     ended = asyncio.create_task(asyncio.sleep(0))
     pool.running[ended] = None
