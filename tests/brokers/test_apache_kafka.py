@@ -248,7 +248,7 @@ async def test_a_subscription_outlives_a_killed_node_and_moves_of_leader_and_coo
         assert apache_cluster.coordinator(topic.group or "") != coordinator
         await asyncio.to_thread(apache_cluster.start)
         # Leaders move while every node runs; so does the coordinator, which is the leader of a partition.
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             while apache_cluster.coordinator(topic.group or "") != coordinator:
                 apache_cluster.elect_preferred()
                 await asyncio.sleep(0.5)
