@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 
 import click
 
-from simulation.database import Database
+from simulation.database import AnyDatabase, Database
 from simulation.minimiser import minimise
 from simulation.planted import BUGS, Bug, planted
 from simulation.run import Result, simulate
@@ -29,9 +29,18 @@ _CHUNK = 25
 @click.option("--planted", "bugs", is_flag=True, help="Apply each planted bug until a check finds it.")
 @click.option("--bug", help="With --seed: apply this planted bug.")
 @click.option("--most", type=int, default=200, show_default=True, help="With --planted: give up after this many seeds.")
+@click.option("--store", type=click.Choice(["sqlite", "postgres"]), default="sqlite", show_default=True)
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes for --seeds.")
 def main(
-    seeds: int | None, first: int, seed: int | None, only: str | None, bugs: bool, bug: str | None, most: int, jobs: int
+    seeds: int | None,
+    first: int,
+    seed: int | None,
+    only: str | None,
+    bugs: bool,
+    bug: str | None,
+    most: int,
+    store: str,
+    jobs: int,
 ) -> None:
     """Runs the deterministic simulation. Ends with 1 if a check fails, or if a planted bug is not found."""
     if os.environ.get("PYTHONHASHSEED") != "0":
@@ -39,26 +48,26 @@ def main(
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]])  # noqa: S606
     if bugs:
-        sys.exit(0 if _find_bugs(most) else 1)
+        sys.exit(0 if _find_bugs(most, store) else 1)
     if seed is not None:
-        sys.exit(0 if _show(seed, only, bug) else 1)
-    sys.exit(0 if _run_seeds(range(first, first + (seeds or 100)), jobs) else 1)
+        sys.exit(0 if _show(seed, only, bug, store) else 1)
+    sys.exit(0 if _run_seeds(range(first, first + (seeds or 100)), jobs, store) else 1)
 
 
-def _show(seed: int, only: str | None, bug: str | None) -> bool:
+def _show(seed: int, only: str | None, bug: str | None, store: str) -> bool:
     """Runs one seed; if a check fails, with the fewest faults."""
-    database = Database()
+    database = _opened(store)
     addresses = None if only is None else tuple(filter(None, only.split(",")))
     with planted(next((one for one in BUGS if one.name == bug), Bug("none")), database):
         result = simulate(Settings(seed, only=addresses), database)
         if result.violations and only is None:
             result = minimise(result, database)
     print("\n".join(result.trace))
-    _report(result, bug)
+    _report(result, store, bug)
     return not result.violations
 
 
-def _report(result: Result, bug: str | None = None) -> None:
+def _report(result: Result, store: str, bug: str | None = None) -> None:
     faults = ",".join(fault.address for fault in result.faults)
     print(
         f"seed {result.settings.seed}: digest {result.digest}, {result.deliveries} deliveries, {len(result.faults)} faults, "
@@ -68,17 +77,18 @@ def _report(result: Result, bug: str | None = None) -> None:
         print(f"  {violation}")
     if result.violations:
         with_bug = f" --bug '{bug}'" if bug else ""
+        with_bug += "" if store == "sqlite" else f" --store {store}"
         print(f"replay: python -m simulation --seed {result.settings.seed} --only '{faults}'{with_bug}")
 
 
-def _run_seeds(seeds: Iterable[int], jobs: int) -> bool:
+def _run_seeds(seeds: Iterable[int], jobs: int, store: str) -> bool:
     seeds, started = list(seeds), time.monotonic()
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     failed: list[int] = []
     done = deliveries = faults = 0
     with contextlib.ExitStack() as stack:
         run = map if jobs == 1 else stack.enter_context(ProcessPoolExecutor(jobs)).map
-        for chunk in run(_run_chunk, chunks):
+        for chunk in run(partial(_run_chunk, store=store), chunks):
             for seed, sound, count, applied in chunk:
                 done, deliveries, faults = done + 1, deliveries + count, faults + applied
                 if not sound:
@@ -92,10 +102,10 @@ def _run_seeds(seeds: Iterable[int], jobs: int) -> bool:
     )
     if failed:
         print(f"first failure, with the fewest faults that show it (seeds {failed[:20]}):")
-        database = Database()
+        database = _opened(store)
         result = minimise(simulate(Settings(failed[0]), database), database)
         print("\n".join(result.trace[-_TRACE_LINES:]))
-        _report(result)
+        _report(result, store)
     return not failed
 
 
@@ -105,23 +115,32 @@ def _processor_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _run_chunk(seeds: list[int]) -> list[tuple[int, bool, int, int]]:
-    database = _prepared_database()
+def _run_chunk(seeds: list[int], store: str) -> list[tuple[int, bool, int, int]]:
+    database = _prepared_database(store)
     results = [simulate(Settings(seed), database) for seed in seeds]
     return [(one.settings.seed, not one.violations, one.deliveries, len(one.faults)) for one in results]
 
 
+def _opened(store: str) -> AnyDatabase:
+    if store == "sqlite":
+        return Database()
+    # It starts a server, and needs what the tests need.
+    from simulation.postgres import PostgresDatabase
+
+    return PostgresDatabase()
+
+
 @cache
-def _prepared_database() -> Database:
+def _prepared_database(store: str) -> AnyDatabase:
     """The database of this process, for many seeds. What exists now is excluded from the collection of garbage after each seed."""
-    database = Database()
+    database = _opened(store)
     simulate(Settings(0), database)
     gc.freeze()
     return database
 
 
-def _find_bugs(most: int) -> bool:
-    database, missed = _prepared_database(), 0
+def _find_bugs(most: int, store: str) -> bool:
+    database, missed = _prepared_database(store), 0
     print(f"{'planted bug':42} {'found by':28} {'seeds':>5} {'seconds':>8}")
     for bug in BUGS:
         started = time.process_time()
@@ -133,7 +152,7 @@ def _find_bugs(most: int) -> bool:
     return not missed
 
 
-def find(bug: Bug, database: Database, most: int) -> tuple[str | None, int]:
+def find(bug: Bug, database: AnyDatabase, most: int) -> tuple[str | None, int]:
     """The first check that finds the bug, and the number of seeds that it took."""
     with planted(bug, database):
         for seed in range(1, most + 1):

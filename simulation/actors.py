@@ -81,9 +81,10 @@ class Publisher:
         while True:
             try:
                 return await self._send(hf, kind, n, key)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
                 if key is None:
                     raise
+                hf.process.record("publish repeated", n=n, error=str(error))
                 await asyncio.sleep(0.2)
 
     async def _send(self, hf: SimulatedApp, kind: str, n: int, key: str | None) -> str:
@@ -106,8 +107,8 @@ class Publisher:
         await hf._runtime.registration.prepare()
         try:
             async with world.database.transaction(hf.process) as conn:
-                conn.execute("insert into business values (?)", (n,))
-                message = str(hf.sync.publish("order.placed", {"n": n}, conn=conn).id)
+                await world.database.insert(conn, "business", n)
+                message = str((await world.database.publish(hf, conn, "order.placed", {"n": n})).id)
                 await asyncio.sleep(world.latency())
                 if chance(world, "rolls back", n) < 0.3:
                     raise _RolledBack
@@ -147,10 +148,11 @@ async def _act(hf: SimulatedApp) -> None:
     if choice < 0.3:
         await hf.ops.prune(timedelta(seconds=world.settings.seconds / 4), actor="op")
         return
-    rows = world.database.connection.execute(
-        "select id, status from holdfast_delivery where consumer not like 'trip%' and consumer <> 'tick' order by id"
-    ).fetchall()
-    wanted = [id for id, status in rows if (status == "failed") == (choice < 0.75)]
+    rows = world.database.read(
+        f"select id, status from {world.database.delivery} "
+        "where consumer not like 'trip%' and consumer <> 'tick' order by id"
+    )
+    wanted = [str(id) for id, status in rows if (status == "failed") == (choice < 0.75)]
     if not wanted:
         return
     chosen = world.random.choice(wanted)

@@ -11,7 +11,6 @@ from holdfast import Context, Holdfast, Job, Limit, RetryPolicy, Router, Step, T
 from holdfast.core.errors import LeaseLost
 from holdfast.stores.protocol import Store
 from simulation.process import Process
-from simulation.store import SimulatedStore
 from simulation.world import World
 
 ATTEMPTS = 4
@@ -34,7 +33,8 @@ class SimulatedApp(Holdfast):
         super().__init__("sqlite:///simulated", source="sim", keep=None)
 
     def _open_store(self, **options: Any) -> Store:
-        return SimulatedStore(self.world, self.process)
+        store: Store = self.world.database.store(self.process, self.world)
+        return store
 
 
 def current() -> SimulatedApp:
@@ -68,7 +68,9 @@ def application(world: World, process: Process) -> SimulatedApp:
     process.app = hf = SimulatedApp(world, process)
     # The database is in memory: it is part of the world, and no power failure reaches it.
     hf._runtime.producer.warns_of_durability = False
-    hf.include(declarations())
+    hf.include(shared := declarations())
+    # The declarations find their app through the running process, and must not keep the last one alive.
+    shared._parent = None
     return hf
 
 
@@ -109,11 +111,10 @@ async def complete(ctx: Context, n: int) -> None:
     # Below the lease: on SQLite a write transaction keeps all leases from being renewed.
     slow, longest = chance(world, "slow", ctx.consumer, n, ctx.attempt, ctx.fence), world.settings.lease / 2
     async with world.database.transaction(process) as conn:
-        conn.execute("insert into effect values (?, ?, ?, ?)", (n, str(ctx.delivery_id), ctx.consumer, ctx.attempt))
+        await world.database.insert(conn, "effect", n, str(ctx.delivery_id), ctx.consumer, ctx.attempt)
         if slow < 0.15:
             await asyncio.sleep(slow / 0.15 * longest)
-        world.database.process_name = process.name
-        ctx.sync.complete(conn=conn)
+        await world.database.complete(process, ctx, conn)
         if slow > 0.9:
             await asyncio.sleep((slow - 0.9) * 10 * longest)
         if 0.5 < slow < 0.55:

@@ -4,13 +4,18 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.errors import StoreLocked
 from holdfast.stores.sqlite.dialect import SqliteDialect
 from holdfast.stores.sqlite.store import migrate_on
 from holdfast.stores.statement import Statements
 from simulation.clock import Clock
+
+if TYPE_CHECKING:
+    from holdfast.stores.protocol import Store
+    from simulation.process import Process
+    from simulation.world import World
 
 PATIENCE = 10.0
 """Seconds that a transaction waits for the write lock."""
@@ -55,11 +60,16 @@ end;
 
 
 class Database:
-    """One connection for all processes: SQLite runs one write transaction at a time anyway.
+    """The SQLite database. One connection for all processes: SQLite runs one write transaction at a time anyway.
 
     `acquire` is the write lock in virtual time. It is held over several turns only by transactions of handlers and
     publishers; the store's own transactions take no virtual time.
     """
+
+    delivery, message = "holdfast_delivery", "holdfast_message"
+    name = "sqlite"
+    fault_factor = 1.0
+    """How likely a fault is here, compared with an operation of SQLite."""
 
     def __init__(self) -> None:
         self.dialect = SqliteDialect()
@@ -84,6 +94,26 @@ class Database:
             for (name,) in self.connection.execute("select name from sqlite_master where type = 'table' order by name")
         ]
         self._initial = {name: self.connection.execute(f"select * from {name}").fetchall() for name in self._names}
+
+    def read(self, text: str) -> list[tuple[Any, ...]]:
+        """Rows as the world sees them."""
+        return self.connection.execute(text).fetchall()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether all that can be read is committed."""
+        return not self.connection.in_transaction
+
+    def store(self, process: "Process", world: "World") -> "Store":
+        """The store of a process."""
+        from simulation.store import SimulatedStore
+
+        return SimulatedStore(world, process)
+
+    def end(self, process: "Process") -> None:
+        """Rolls back what a process that died had open."""
+        for lock in list(process.locks):
+            self.release(lock)
 
     def number(self) -> int:
         """The next number of the history: changes of rows and events of processes share one order."""
@@ -158,7 +188,25 @@ class Database:
                 self.release(holder)
                 process.locks.discard(holder)
 
+    async def insert(self, connection: Any, table: str, *values: object) -> None:
+        """Writes a row in the transaction."""
+        connection.execute(f"insert into {table} values ({', '.join('?' * len(values))})", values)
+
+    async def complete(self, process: "Process", ctx: Any, connection: Any) -> None:
+        """Completes the delivery in the transaction."""
+        self.process_name = process.name
+        ctx.sync.complete(conn=connection)
+
+    async def publish(self, app: Any, connection: Any, *event: Any) -> Any:
+        """Publishes in the transaction."""
+        self.process_name = app.process.name
+        return app.sync.publish(*event, conn=connection)
+
 
 def _wake(waiting: "asyncio.Future[None]") -> None:
     if not waiting.done():
         waiting.set_result(None)
+
+
+AnyDatabase = Any
+"""A `Database`, or a `PostgresDatabase` with the same methods."""

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulation.database import Database
+from simulation.database import AnyDatabase
 from simulation.run import Result, simulate
 
 
-def minimise(failed: Result, database: Database, runs: int = 60) -> Result:
+def minimise(failed: Result, database: AnyDatabase, runs: int = 60) -> Result:
     """The smallest failing result that at most this many runs find.
 
     Each run leaves out a part of the faults, at first half of them, later single ones. A part whose removal keeps the
@@ -35,5 +35,5 @@ def minimise(failed: Result, database: Database, runs: int = 60) -> Result:
     return best
 
 
-def _attempt(failed: Result, addresses: Sequence[str], database: Database) -> Result:
+def _attempt(failed: Result, addresses: Sequence[str], database: AnyDatabase) -> Result:
     return simulate(replace(failed.settings, only=tuple(addresses)), database)

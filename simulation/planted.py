@@ -23,7 +23,7 @@ from holdfast.engine.worker.control import WorkerControl
 from holdfast.engine.worker.lease import Lease
 from holdfast.produce.producer import Producer
 from holdfast.stores.statement import Statement
-from simulation.database import Database
+from simulation.database import AnyDatabase
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Bug:
 
 
 @contextlib.contextmanager
-def planted(bug: Bug, database: Database) -> Iterator[None]:
+def planted(bug: Bug, database: AnyDatabase) -> Iterator[None]:
     """The database and the engine with the bug; as they were afterwards."""
     with contextlib.ExitStack() as stack:
         for one in bug.replacements:
@@ -59,7 +59,7 @@ def planted(bug: Bug, database: Database) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(one: Replacement, database: Database) -> Iterator[None]:
+def _replaced(one: Replacement, database: AnyDatabase) -> Iterator[None]:
     statements = database.dialect.statements
     kept = statements._statements, statements._fragments
     if one.where.startswith("trigger "):
@@ -112,7 +112,7 @@ def _check(found: int, one: Replacement) -> None:
         raise ValueError(f"{one.where} contains {one.text!r} {found} times; a planted bug replaces it once")
 
 
-def _forget_compiled(database: Database) -> None:
+def _forget_compiled(database: AnyDatabase) -> None:
     statements = database.dialect.statements
     statements.render = cache(statements._render)
     database.dialect._compiled.cache_clear()

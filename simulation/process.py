@@ -8,6 +8,10 @@ from simulation.loop import Agenda, VirtualLoop
 Record = Callable[..., None]
 
 
+class Dead(BaseException):
+    """Ends the code of a process that was killed in a blocking call."""
+
+
 class Process:
     """One life of a process. A restart is another object with the next number.
 

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import orjson
@@ -13,13 +14,13 @@ import orjson
 from simulation.actors import Publisher, operator, suspect_worker, worker
 from simulation.application import ATTEMPTS, CALL_LIMIT, ORDERED_ATTEMPTS, TICK_SECONDS, chance
 from simulation.checks import Rules, Violation, violations
-from simulation.database import Database
+from simulation.database import AnyDatabase
 from simulation.environment import simulated
 from simulation.faults import Planned
 from simulation.history import Change, Effect, History, LeaseChange, Occurrence, StoredMessage
 from simulation.world import Settings, World
 
-_OPEN = "select count(*) from holdfast_delivery where status in ('pending', 'in_flight')"
+_OPEN = "select count(*) from {} where status in ('pending', 'in_flight')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Result:
     deliveries: int
 
 
-def simulate(settings: Settings, database: Database) -> Result:
+def simulate(settings: Settings, database: AnyDatabase) -> Result:
     """Runs one seed and checks its history."""
     world = World(settings, database)
     collects = gc.isenabled()
@@ -83,18 +84,17 @@ def _run(world: World) -> None:
 
 
 def _open_deliveries(world: World) -> int:
-    connection = world.database.connection
-    if connection.in_transaction:
+    if not world.database.is_readable:
         return 1
-    (found,) = connection.execute(_OPEN).fetchone()
+    ((found,),) = world.database.read(_OPEN.format(world.database.delivery))
     return int(found)
 
 
 def _watch_suspects(world: World) -> None:
     """Starts the child process for suspect deliveries, as the quarantine of a worker does."""
-    suspects = "select count(*) from holdfast_delivery where status = 'pending' and suspect"
-    if not world.database.connection.in_transaction:
-        (found,) = world.database.connection.execute(suspects).fetchone()
+    suspects = f"select count(*) from {world.database.delivery} where status = 'pending' and suspect"
+    if world.database.is_readable:
+        ((found,),) = world.database.read(suspects)
         if found and not any(process.name.startswith("suspects") for process in world.processes):
             world.start("suspects", suspect_worker, until=lambda: True)
     world.call_later(1.0, lambda: _watch_suspects(world))
@@ -102,23 +102,30 @@ def _watch_suspects(world: World) -> None:
 
 def _collect(world: World) -> History:
     """Reads the final tables and the recorded changes."""
-    history, read = world.history, world.database.connection.execute
+    history, read = world.history, world.database.read
     history.ended_at = world.clock.milliseconds()
     history.changes = [Change(*row) for row in read("select * from sim_change order by n")]
     history.leases = [LeaseChange(*row) for row in read("select * from sim_lease order by n")]
     history.pauses = [
         (n, name, bool(on)) for n, name, on in read("select n, consumer, paused from sim_pause order by n")
     ]
-    history.effects = [Effect(*row) for row in read("select * from effect")]
-    history.deliveries = dict(read("select id, status from holdfast_delivery").fetchall())
-    for id, type, key, payload, headers in read("select id, type, key, payload, headers from holdfast_message"):
-        body = orjson.loads(payload)
+    history.effects = [Effect(*row) for row in read("select * from effect order by delivery, attempt")]
+    history.deliveries = {str(id): status for id, status in read(f"select id, status from {world.database.delivery}")}
+    for id, type, key, payload, headers in read(
+        f"select id, type, key, payload, headers from {world.database.message}"
+    ):
+        body = _json(payload)
         arguments = body.get("args", body) if isinstance(body, dict) else {}
-        history.messages.append(StoredMessage(id, type, key, _number(body) if arguments is not None else None))
-        if "scheduled_for" in (known := orjson.loads(headers)):
+        history.messages.append(StoredMessage(str(id), type, key, _number(body) if arguments is not None else None))
+        if "scheduled_for" in (known := _json(headers)):
             at = datetime.fromisoformat(known["scheduled_for"])
-            history.occurrences.append(Occurrence(id, round(at.timestamp() * 1000)))
+            history.occurrences.append(Occurrence(str(id), round(at.timestamp() * 1000)))
     return history
+
+
+def _json(stored: Any) -> Any:
+    """A column of JSON: SQLite returns a text, PostgreSQL the value."""
+    return orjson.loads(stored) if isinstance(stored, str | bytes) else stored
 
 
 def _number(body: object) -> int | None:

@@ -14,7 +14,7 @@ from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Topic
 from holdfast.stores.sqlite.store import SqliteStore
 from simulation.faults import Fault, Planned
-from simulation.process import Process
+from simulation.process import Dead, Process
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -62,7 +62,7 @@ class SimulatedStore(SqliteStore):
         kind = None if fault is None else fault.fault
         if kind is Fault.KILLED_BEFORE:
             world.kill(process)
-            raise _Dead
+            raise Dead
         if kind is Fault.REFUSED:
             raise StoreUnavailable(_NAME, "connection refused")
         if not world.database.is_free:
@@ -70,7 +70,7 @@ class SimulatedStore(SqliteStore):
         result = super().run_sync(operation)
         if kind is Fault.KILLED_AFTER:
             world.kill(process)
-            raise _Dead
+            raise Dead
         if fault is not None and kind in (Fault.PAUSED_BEFORE, Fault.PAUSED_AFTER, Fault.BLOCKED):
             process.pause(world.pause_seconds(fault), only_main=kind is Fault.BLOCKED)
         if kind is Fault.REPLY_LOST:
@@ -105,13 +105,7 @@ class SimulatedStore(SqliteStore):
 
     async def changes(self, wake: Callable[[], None], topic: Topic = Topic.WORK) -> None:
         """Wakes the process some time after a commit; some notifications are lost."""
-        loop = asyncio.get_running_loop()
-
-        def hear(delay: float) -> None:
-            loop.call_later(delay, wake)
-
-        self._world.listeners[self._life] = hear
-        await loop.create_future()
+        await self._world.listen(self._life, wake)
 
     async def hint(self, topic: Topic = Topic.WORK) -> None:
         """Notifies the listening processes, as on PostgreSQL: only after a publish, and best effort."""
@@ -145,8 +139,5 @@ class SimulatedStore(SqliteStore):
 
     def _open(self) -> sqlite3.Connection:
         self._world.database.process_name = self._life.name
-        return self._world.database.connection
-
-
-class _Dead(BaseException):
-    """Ends the code of a process that was killed in a blocking call."""
+        connection: sqlite3.Connection = self._world.database.connection
+        return connection

@@ -1,5 +1,6 @@
 """The world of one run: time, processes, the database, and the scheduler that chooses who runs next."""
 
+import asyncio
 import hashlib
 import random
 from asyncio import events
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulation.clock import Clock
-from simulation.database import Database
+from simulation.database import AnyDatabase
 from simulation.faults import FaultPlan, Planned
 from simulation.history import History, ProcessFault, Run
 from simulation.loop import Agenda
@@ -52,11 +53,11 @@ class Settings:
 class World:
     """Runs processes one turn at a time. The same settings give the same history, to the last bit."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(self, settings: Settings, database: AnyDatabase) -> None:
         self.settings, self.seed, self.database = settings, settings.seed, database
         self.clock = Clock()
         self.random = random.Random(f"{self.seed}/schedule")
-        self.faults = FaultPlan(self.seed, settings.fault_rate, settings.only)
+        self.faults = FaultPlan(self.seed, settings.fault_rate * database.fault_factor, settings.only)
         self.history = History()
         self.trace: list[str] = []
         self.listeners: dict[Process, Callable[[float], None]] = {}
@@ -86,6 +87,7 @@ class World:
         self.all_processes, self.processes = [], []
         self.listeners.clear()
         self.agenda.timers.clear()
+        self.agenda.ready.clear()
         self.database.forget_waiting()
 
     def record(self, process: str, event: str, fields: dict[str, Any]) -> None:
@@ -123,6 +125,16 @@ class World:
         """Up to two and a half leases: some pauses outlast the lease, some do not."""
         return self.settings.lease * (0.3 + 2.2 * fault.size)
 
+    async def listen(self, process: Process, wake: Callable[[], None]) -> None:
+        """Calls `wake` some time after notifications, as long as the process runs."""
+        loop = asyncio.get_running_loop()
+
+        def hear(delay: float) -> None:
+            loop.call_later(delay, wake)
+
+        self.listeners[process] = hear
+        await loop.create_future()
+
     def notify(self) -> None:
         """Notifies listening processes, best effort."""
         for process, hear in self.listeners.items():
@@ -143,8 +155,7 @@ class World:
         """Ends a process at once; the database rolls back its open transaction."""
         process.kill()
         self._forget(process)
-        for lock in list(process.locks):
-            self.database.release(lock)
+        self.database.end(process)
         process.on_end()
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> None:
@@ -205,6 +216,7 @@ class World:
         for process in [one for one in self.processes if one.alive and one.ended]:
             process.end()
             self._forget(process)
+            self.database.end(process)
             process.on_end()
         self.processes = [process for process in self.processes if process.alive]
 
