@@ -1,11 +1,15 @@
 """Typical mistakes of the first hour, and the remedy that the error names."""
 
+import subprocess
+import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, InvalidPayload
+from holdfast import ConfigurationError, Context, Holdfast, InvalidPayload, Limit, WorkerOptions
+from holdfast.app.worker.app_loader import AppNotFound, load_app
 
 
 class Basket:
@@ -44,3 +48,92 @@ def test_the_handle_of_a_job_is_made_from_the_text_of_its_id(hf: Holdfast) -> No
     for wrong in ("7", 7, None):
         with pytest.raises(ConfigurationError, match="pass the id of the handle that enqueue returned"):
             total.handle(wrong)  # type: ignore[arg-type]
+
+
+async def test_a_completion_without_a_connection_says_whose_connection_it_needs(hf: Holdfast) -> None:
+    errors = []
+
+    @hf.job()
+    async def charge(ctx: Context) -> None:
+        calls: list[Any] = [ctx.complete, ctx.sync.complete]
+        for call in calls:
+            with pytest.raises(TypeError) as wrong:
+                call()
+            errors.append(str(wrong.value))
+
+    await charge.enqueue()
+    await hf.work(WorkerOptions(until_idle=True))
+    await hf.close()
+    assert [error.partition(":")[0] for error in errors] == [
+        "Context.complete() needs conn=",
+        "SyncContext.complete() needs conn=",
+    ]
+    assert "the open connection or session with which the handler writes its effect" in errors[0]
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_one(hf: Holdfast) -> None:
+    unchecked: Any = Holdfast
+    with pytest.raises(TypeError, match=r"Holdfast\(\) has no option sourse=; did you mean source=\?"):
+        unchecked("sqlite:///shop.db", sourse="shop")
+    options: Any = WorkerOptions
+    with pytest.raises(TypeError, match=r"WorkerOptions\(\) has no option concurency=; did you mean concurrency=\?"):
+        options(concurency=5)
+
+    @hf.job()
+    def send(to: str) -> None: ...
+
+    job: Any = send
+    with pytest.raises(TypeError, match=r"Job.using\(\) has no option dely=; did you mean delay=\?"):
+        job.using(dely="5m")
+
+
+def test_the_methods_of_other_libraries_are_refused_with_the_one_to_use(hf: Holdfast) -> None:
+    @hf.job()
+    def send(to: str) -> None: ...
+
+    job: Any = send
+    with pytest.raises(AttributeError, match=r"job send has no attribute 'delay'; write job.enqueue\(...\)"):
+        job.delay("ada")
+    with pytest.raises(AttributeError, match=r"'apply_async'; give options before the arguments"):
+        job.apply_async(("ada",), countdown=5)
+    assert not hasattr(job, "anything")
+
+
+@pytest.mark.parametrize("by", ["headers:tenant", "Header:tenant", "heder:tenant"])
+def test_a_misspelled_header_prefix_is_refused(hf: Holdfast, by: str) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'header:tenant'"):
+        Limit(1, by=by)
+    with pytest.raises(ConfigurationError, match="did you mean 'header:tenant'"):
+
+        @hf.consumer("order.placed", order_by=by)
+        def ship(order: dict[str, Any]) -> None: ...
+
+
+def test_a_header_without_a_value_is_left_out(hf: Holdfast) -> None:
+    with pytest.raises(InvalidPayload, match=r"headers\.tenant: is of type NoneType; leave the header out"):
+        hf.sync.publish("order.placed", {"id": 1}, headers={"tenant": None}, conn=None)
+
+
+def test_parameters_in_the_wrong_order_are_shown_as_they_were_written(hf: Holdfast) -> None:
+    def ship(order: int, ctx: Context) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"ship\(order: int, ctx: Context\) -> None must take"):
+        hf.consumer("order.placed")(ship)
+
+
+def test_a_queue_that_is_only_a_name_is_refused_with_an_example() -> None:
+    with pytest.raises(ConfigurationError, match=r"queues has the item 'mail'; give Queue\('mail', ...\)"):
+        Holdfast("sqlite:///shop.db", queues=["mail"])  # type: ignore[list-item]
+
+
+def test_an_error_while_an_app_is_imported_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "broken_shop.py").write_text("import holdfast\nhf = holdfast.Holdfast(sourse='shop')\n")
+    with pytest.raises(AppNotFound, match=r"broken_shop.py:2; correct it, then run the command again"):
+        load_app(f"{tmp_path / 'broken_shop.py'}:hf")
+    with pytest.raises(AppNotFound, match="run the command in the folder of the module"):
+        load_app("absent_shop:hf")
+
+
+def test_every_public_name_can_be_imported_without_fastapi() -> None:
+    program = "import sys; sys.modules['fastapi'] = None\nfrom holdfast import *\nassert IdempotencyKey"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

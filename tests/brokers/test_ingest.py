@@ -183,8 +183,8 @@ def test_headers_are_kept_only_if_the_producers_are_trusted() -> None:
     [
         ("dedupe_key", record({"order_id": 1}), "dedupe_key is missing or empty"),
         ("dedupe_key", record({"order_id": 1, "dedupe_key": ""}), "is missing or empty"),
-        ("a.b", record({"order_id": 1, "a": {"b": [1]}}), "is a list"),
-        ("order_id", record({"order_id": True}), "is a bool"),
+        ("a.b", record({"order_id": 1, "a": {"b": [1]}}), "is of type list"),
+        ("order_id", record({"order_id": True}), "is of type bool"),
         ("header:dedupe-key", record({"order_id": 1}), "header:dedupe-key is missing"),
         (lambda order: order["id"], record({"order_id": 1}), "raised KeyError"),
         ("order_id", record({"order_id": "x" * 501}), "501 characters"),

@@ -362,7 +362,7 @@ def test_an_empty_postgres_database_is_distinguished_from_an_unreachable_one(
     [
         ("raise RuntimeError('no settings')", "RuntimeError: no settings"),
         ("import sys; sys.exit(3)", "sys.exit(3)"),
-        ("hf = 7", "its attribute hf is a int"),
+        ("hf = 7", "its attribute hf is of type int"),
         ("def broken(:", "SyntaxError"),
     ],
 )

@@ -84,9 +84,9 @@ def test_any_bounded_text_is_a_key(value: str) -> None:
         ("\x7f", "position 1"),
         ("\x85", "position 1"),
         ("\ud800", "position 1"),
-        (7, "is a int"),
-        (None, "is a NoneType"),
-        (b"x", "is a bytes"),
+        (7, "is of type int"),
+        (None, "is of type NoneType"),
+        (b"x", "is of type bytes"),
     ],
 )
 def test_what_is_no_key_is_refused_with_a_reason(value, problem: str) -> None:

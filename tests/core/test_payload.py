@@ -412,8 +412,8 @@ def test_headers_are_returned_as_a_plain_dict() -> None:
 @pytest.mark.parametrize(
     ("headers", "problem"),
     [
-        ({"a": 1}, "headers.a: is a int"),
-        ({"a": None}, "headers.a: is a NoneType"),
+        ({"a": 1}, "headers.a: is of type int"),
+        ({"a": None}, "headers.a: is of type NoneType"),
         ({"a": "x\x00"}, "headers.a: contains"),
         ({"a": "\ud800"}, "headers.a: contains"),
         ({"a\x00": "x"}, "name"),

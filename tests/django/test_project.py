@@ -36,7 +36,7 @@ def fresh_app(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ([], "settings.HOLDFAST is a list; give a dict"),
+        ([], "settings.HOLDFAST is of type list; give a dict"),
         ({"DATABSE": "x"}, "has no key 'DATABSE'; did you mean 'DATABASE'?"),
         ({"MIGRATE": 1}, r"settings.HOLDFAST\['MIGRATE'\] is 1; give True or False"),
         ({"MODULES": "jobs"}, r"\['MODULES'\] is 'jobs'; give a list of module names"),

@@ -21,14 +21,14 @@ KEY = base64.b64encode(bytes(range(32))).decode()
     ("keys", "current", "problem"),
     [
         ({}, None, "at least one"),
-        (KEY, None, "keys is a str"),
+        (KEY, None, "keys is of type str"),
         ({"a": KEY, "b": KEY}, None, "name the one that encrypts"),
         ({"2026-11": KEY}, "2026-1", "did you mean '2026-11'"),
         ({"2026-11": KEY}, "zzz", "it has 2026-11"),
         ({"a": base64.b64encode(b"x" * 16).decode()}, None, "has 16 bytes, and AES-256 needs 32"),
         ({"a": b"x" * 33}, None, "has 33 bytes"),
         ({"a": "not base64!"}, None, "is not base64"),
-        ({"a": 7}, None, "is a int"),
+        ({"a": 7}, None, "is of type int"),
     ],
 )
 def test_a_wrong_declaration_is_refused_without_its_keys(

@@ -203,7 +203,7 @@ async def test_bad_input_is_refused_with_the_remedy(hf: Holdfast) -> None:
         ({"job": "order", "args": (1,)}, ConfigurationError, "command order cannot be scheduled"),
         ({"args": {"tenatn": 1}}, TypeError, "tenant"),
         ({"args": {"tenant": "seven"}}, Exception, "tenant"),
-        ({"args": [1]}, ConfigurationError, "args is a list"),
+        ({"args": [1]}, ConfigurationError, "args is of type list"),
         ({"name": "daily"}, ConfigurationError, "declared with @hf.cron"),
         ({"name": "white space"}, Exception, "white space"),
     ]

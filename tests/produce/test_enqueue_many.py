@@ -70,7 +70,9 @@ def test_wrong_calls_are_refused_with_their_index_and_nothing_is_stored(hf: Hold
     assert "call 1 of send.enqueue_many" in missing.value.__notes__[0]
     with pytest.raises(InvalidPayload):
         wrong([("ada", "many")])
-    with pytest.raises(ConfigurationError, match=r"call 1 of send\.enqueue_many is a str; give a tuple or a dict"):
+    with pytest.raises(
+        ConfigurationError, match=r"call 1 of send\.enqueue_many is of type str; give a tuple or a dict"
+    ):
         wrong([("ada",), "bob"])
     unusable: list[Any] = ["ada", ("ada", 1), {"to": "ada"}, iter([])]
     for calls in unusable:

@@ -46,7 +46,9 @@ def declared_queues(queues: object) -> tuple[Queue, ...]:
     """The queues of `Holdfast(queues=...)`: a list of `Queue`, or a dict from a queue's name to its retry policy."""
     if isinstance(queues, Sequence) and not isinstance(queues, str):
         for queue in queues:
-            check_instance("each of queues", queue, Queue)
+            if not isinstance(queue, Queue):
+                example = f"Queue({queue!r}, ...)" if isinstance(queue, str) else "Queue('mail', ...)"
+                raise ConfigurationError(f"queues has the item {queue!r}; give {example}")
         names = [queue.name for queue in queues]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigurationError(f"queues declares {', '.join(twice)} twice; declare each queue once")

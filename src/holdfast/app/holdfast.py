@@ -20,7 +20,6 @@ from holdfast.app.jobs.group_handle import GroupHandle
 from holdfast.app.jobs.job_handle import wait_for_result
 from holdfast.app.jobs.schedules import Schedules
 from holdfast.app.projectors import Projectors
-from holdfast.app.required_connection import requires_conn
 from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
 from holdfast.app.worker.service_manager import ServiceManager
@@ -33,6 +32,7 @@ from holdfast.core.flow import Queue, retention
 from holdfast.core.message import check_generation
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.arguments import checks_options, requires_conn
 from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.core.values.names import check_name
 from holdfast.engine.handlers.handler import Handler
@@ -74,6 +74,7 @@ class Holdfast(Router):
     this producer; an event's key is unique within it, a job's within the job's name. Connections open at their first use.
     """
 
+    @checks_options
     def __init__(
         self,
         dsn: str | None = None,

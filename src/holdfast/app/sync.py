@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.app.jobs.job_handle import wait_for_result
-from holdfast.app.required_connection import requires_conn
 from holdfast.core.events.payload import decode
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.arguments import requires_conn
 from holdfast.core.values.duration import Duration
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published

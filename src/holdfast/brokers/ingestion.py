@@ -44,7 +44,7 @@ class EventRule:
         if value is None or value == "":
             raise ValueError(f"it has no key: {self.key.by} is missing or empty; send it, or change key= in hf.ingest")
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise ValueError(f"its key {self.key.by} is a {type(value).__name__}; a key is text or an integer")
+            raise ValueError(f"its key {self.key.by} is of type {type(value).__name__}; a key is text or an integer")
         return check_key(str(value))
 
     def _called(self, function: Callable[[Any], object], body: object) -> object:

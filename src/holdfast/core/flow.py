@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -93,8 +94,8 @@ class Queue:
         check_name("queue", self.name)
         owner = f"queue {self.name}"
         for option, value in (
-            ("limit", check_limit(owner, self.limit)),
-            ("rate", check_rate(owner, self.rate)),
+            ("limit", check_limit(f"{owner}: ", self.limit)),
+            ("rate", check_rate(f"{owner}: ", self.rate)),
         ):
             if value is not None and value.by is not None:
                 raise ConfigurationError(
@@ -263,6 +264,11 @@ def key_rule(option: str, by: By) -> KeyRule:
         if not name or name != name.strip():
             raise ConfigurationError(f"{option} by {by!r} names no header; write 'header:tenant'")
         return KeyRule("header", name)
+    prefix, colon, name = by.partition(":")
+    if colon and name and difflib.get_close_matches(prefix.lower(), ["header"], cutoff=0.7):
+        raise ConfigurationError(
+            f"{option} by {by!r} is neither a payload path nor a header; did you mean {_HEADER + name!r}?"
+        )
     if not _PATH.fullmatch(by):
         raise ConfigurationError(
             f"{option} by {by!r} is not a payload path; write field names joined by dots, such as 'customer.id'"
@@ -323,14 +329,14 @@ def check_count(name: str, value: int, example: str) -> int:
 def check_limit(owner: str, value: Limit | None) -> Limit | None:
     """Return `value` if it is a Limit or None, else raise `ConfigurationError`."""
     if value is not None and not isinstance(value, Limit):
-        raise ConfigurationError(f"{owner}: limit is {value!r}; give Limit(10) or Limit(2, by='tenant_id')")
+        raise ConfigurationError(f"{owner}limit is {value!r}; give Limit(10) or Limit(2, by='tenant_id')")
     return value
 
 
 def check_rate(owner: str, value: Rate | None) -> Rate | None:
     """Return `value` if it is a Rate or None, else raise `ConfigurationError`."""
     if value is not None and not isinstance(value, Rate):
-        raise ConfigurationError(f"{owner}: rate is {value!r}; give Rate('90/10s') or Rate('90/10s', by='tenant_id')")
+        raise ConfigurationError(f"{owner}rate is {value!r}; give Rate('90/10s') or Rate('90/10s', by='tenant_id')")
     return value
 
 

@@ -38,7 +38,7 @@ def read_configuration(given: object = None) -> DjangoConfiguration:
 
         given = getattr(settings, "HOLDFAST", {})
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"settings.HOLDFAST is a {type(given).__name__}; give a dict")
+        raise ConfigurationError(f"settings.HOLDFAST is of type {type(given).__name__}; give a dict")
     known = {one.name.upper(): one.name for one in fields(DjangoConfiguration)}
     for name in given:
         if name not in known:

@@ -1,15 +1,19 @@
 """The FastAPI dependency: a route with the parameter `idem: IdempotencyKey` requires a key."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from holdfast.core.errors import ConfigurationError, KeyRequired
 from holdfast.idempotency import key
 from holdfast.idempotency.asgi import STATE
 
-try:
+if TYPE_CHECKING:
     from fastapi import Depends, Header, Request
-except ImportError as error:
-    raise ConfigurationError("IdempotencyKey is a FastAPI dependency; install fastapi") from error
+else:
+    try:
+        from fastapi import Depends, Header, Request
+    except ImportError:
+        # `from holdfast import *` works without FastAPI; a route, which uses the name, cannot exist without it.
+        Depends, Header, Request = (lambda *_, **__: None), (lambda *_, **__: None), object
 
 
 def required_key(

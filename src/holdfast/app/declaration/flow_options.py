@@ -31,7 +31,7 @@ def flow_settings(options: Mapping[str, Any]) -> FlowSettings | None:
         return None
     if options.get("batch") is not None:
         _alone("batch", given)
-    limit, rate = check_limit("this handler", given.get("limit")), check_rate("this handler", given.get("rate"))
+    limit, rate = check_limit("", given.get("limit")), check_rate("", given.get("rate"))
     order = _order(given)
     settings = FlowSettings(
         key=_one_key(given) or (ALL if "debounce" in given else None),

@@ -14,6 +14,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.key import check_key
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.arguments import checks_options
 from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.engine.handlers.context import Context
 from holdfast.engine.handlers.handler import Handler
@@ -30,6 +31,23 @@ R = TypeVar("R")
 
 Call = tuple[Any, ...] | dict[str, Any]
 """The arguments of one call: by position or by name."""
+
+_ENQUEUE = "write job.enqueue(...), or job.sync.enqueue(...) in a plain function"
+_OPTIONS = "give options before the arguments: job.using(delay='5m').enqueue(...)"
+# Methods of the tasks of other libraries, and what to use instead.
+_ELSEWHERE = {
+    "delay": _ENQUEUE,
+    "send": _ENQUEUE,
+    "kiq": _ENQUEUE,
+    "defer": _ENQUEUE,
+    "defer_async": _ENQUEUE,
+    "apply_async": _OPTIONS,
+    "send_with_options": _OPTIONS,
+    "configure": _OPTIONS,
+    "options": _OPTIONS,
+    "s": "write job.call(...), for hf.group and chains",
+    "signature": "write job.call(...), for hf.group and chains",
+}
 
 _UNCHANGED = object()
 _CALLS = "give a tuple or a dict of arguments for each call, such as [('ada', 1), {'to': 'bob', 'n': 2}]"
@@ -92,6 +110,12 @@ class Job(Generic[P, R]):
     def name(self) -> str:
         return self.handler.name
 
+    if not TYPE_CHECKING:  # a type checker that saw it would let every name pass
+
+        def __getattr__(self, name: str) -> object:
+            remedy = _ELSEWHERE.get(name)
+            raise AttributeError(f"job {self.__name__} has no attribute {name!r}" + (f"; {remedy}" if remedy else ""))
+
     @property
     def _runtime(self) -> Runtime:
         return self._router._runtime
@@ -99,6 +123,7 @@ class Job(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
+    @checks_options
     def using(
         self,
         *,
@@ -240,7 +265,7 @@ class Job(Generic[P, R]):
             )
             raise
         raise ConfigurationError(
-            f"call {index} of {self.name}.enqueue_many is a {type(call).__name__}; {_CALLS}; nothing was stored"
+            f"call {index} of {self.name}.enqueue_many is of type {type(call).__name__}; {_CALLS}; nothing was stored"
         )
 
     def _message(

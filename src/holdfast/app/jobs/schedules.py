@@ -141,7 +141,7 @@ class Schedules:
         """The JSON of the arguments; an error if the job's function would refuse them."""
         given: object = () if args is None else args
         if not isinstance(given, tuple | dict):
-            raise ConfigurationError(f"schedule {name}: args is a {type(given).__name__}; {_EXAMPLE}")
+            raise ConfigurationError(f"schedule {name}: args is of type {type(given).__name__}; {_EXAMPLE}")
         assert handler.parameters is not None
         positional, named = (given, {}) if isinstance(given, tuple) else ((), given)
         arguments = handler.parameters.bind(positional, named)

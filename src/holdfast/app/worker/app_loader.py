@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 class AppNotFound(HoldfastError):
     """An app spec could not be loaded."""
 
-    def __init__(self, spec: str, problem: str) -> None:
-        super().__init__(spec, problem)
-        self.spec, self.problem = spec, problem
+    def __init__(
+        self, spec: str, problem: str, remedy: str = "give module:attribute or path/file.py:attribute"
+    ) -> None:
+        super().__init__(spec, problem, remedy)
+        self.spec, self.problem, self.remedy = spec, problem, remedy
 
     def __str__(self) -> str:
-        return f"app {self.spec!r} cannot be loaded: {self.problem}; give module:attribute or path/file.py:attribute"
+        return f"app {self.spec!r} cannot be loaded: {self.problem}; {self.remedy}"
 
 
 def load_app(spec: str) -> "Holdfast":
@@ -37,12 +40,28 @@ def load_app(spec: str) -> "Holdfast":
     except AppNotFound:
         raise
     except Exception as error:
-        raise AppNotFound(spec, f"importing it raised {type(error).__name__}: {error}") from error
+        raise AppNotFound(
+            spec, f"importing it raised {type(error).__name__}: {error}{_place(error)}", _remedy(error, module_name)
+        ) from error
     found = getattr(module, attribute, None)
     if not isinstance(found, Holdfast):
-        what = "does not exist" if found is None else f"is a {type(found).__name__}, not Holdfast"
+        what = "does not exist" if found is None else f"is of type {type(found).__name__}, not Holdfast"
         raise AppNotFound(spec, f"its attribute {attribute} {what}")
     return found
+
+
+def _place(error: BaseException) -> str:
+    """The line of the user's code that raised the error."""
+    ours = (str(Path(__file__).parents[2]), str(Path(importlib.__file__).parent), "<")
+    frames = [one for one in extract_tb(error.__traceback__) if not one.filename.startswith(ours)]
+    lines = [one for one in frames if "site-packages" not in one.filename]
+    return f" at {lines[-1].filename}:{lines[-1].lineno}" if lines else ""
+
+
+def _remedy(error: BaseException, module: str) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+        return "run the command in the folder of the module, or give path/file.py:attribute"
+    return "correct it, then run the command again"
 
 
 def app_spec(app: "Holdfast") -> str | None:

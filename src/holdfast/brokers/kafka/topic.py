@@ -72,7 +72,7 @@ def topic(
     """
     check_texts("kafka.topic", name, group=group, servers=servers)
     if options is not None and not isinstance(options, Mapping):
-        raise ConfigurationError(f"kafka.topic({name!r}): options is a {type(options).__name__}; give a dict")
+        raise ConfigurationError(f"kafka.topic({name!r}): options is of type {type(options).__name__}; give a dict")
     check_start(f"kafka topic {name}", start)
     if reserved := sorted(_RESERVED_OPTIONS & (options or {}).keys()):
         raise ConfigurationError(

@@ -116,7 +116,7 @@ def same(a: str | bytes, b: str | bytes) -> bool:
 def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
     """Return `headers` as a bounded dict of text to text, or raise `InvalidPayload` with the header."""
     if not isinstance(headers, Mapping):
-        raise InvalidPayload("headers", f"is a {type_name(type(headers))}; give a dict of text to text")
+        raise InvalidPayload("headers", f"is of type {type_name(type(headers))}; give a dict of text to text")
     if len(headers) > MAX_HEADERS:
         raise InvalidPayload("headers", f"{len(headers)} headers, over the limit of {MAX_HEADERS}")
     checked: dict[str, str] = {}
@@ -126,7 +126,8 @@ def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
         if not isinstance(name, str) or not name or not storable(name):
             raise InvalidPayload(path, "a header's name must be non-empty text without NUL or lone surrogates")
         if not isinstance(value, str):
-            raise InvalidPayload(path, f"is a {type_name(type(value))}; make it text with str() first")
+            remedy = "leave the header out" if value is None else "make it text with str() first"
+            raise InvalidPayload(path, f"is of type {type_name(type(value))}; {remedy}")
         if not storable(value):
             raise InvalidPayload(path, "contains a NUL character or a lone surrogate")
         checked[str(name)] = str(value)

@@ -76,7 +76,7 @@ def _parse(value: Duration, name: str) -> Decimal:
     if isinstance(value, timedelta):
         return Decimal(value // timedelta(microseconds=1)) / 1_000_000
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _invalid(name, value, f"is a {type(value).__name__}, not a duration")
+        raise _invalid(name, value, f"is of type {type(value).__name__}, not a duration")
     if isinstance(value, str):
         return _parse_text(value, name)
     if isinstance(value, float) and not math.isfinite(value):

@@ -62,7 +62,7 @@ def _fits(pattern: re.Pattern[str], value: str) -> bool:
 
 def _refuse(kind: str, value: object, pattern: re.Pattern[str], allowed: str, limit: int) -> NoReturn:
     if not isinstance(value, str):
-        problem = f"it is a {type(value).__name__}, not text"
+        problem = f"it is of type {type(value).__name__}, not text"
     elif not value:
         problem = "it is empty"
     elif len(value) > limit:

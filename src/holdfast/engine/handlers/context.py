@@ -9,6 +9,7 @@ from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, ConfigurationError
 from holdfast.core.key import check_key
 from holdfast.core.progress import check_progress
+from holdfast.core.values.arguments import requires_conn, requires_own_conn
 from holdfast.engine.execution.cancellation import is_cancelled
 from holdfast.engine.execution.invocation import Invocation
 from holdfast.engine.handlers.progress import ProgressWriter, RunProgress
@@ -162,6 +163,7 @@ class Context:
         """
         return is_cancelled((self.delivery_id, self.fence))
 
+    @requires_own_conn
     async def complete(self, *, conn: Any, key: str | None = None, result: object = NO_RESULT) -> None:
         """Marks this delivery delivered in the handler's transaction: effect and outcome commit together.
 
@@ -228,6 +230,7 @@ class Context:
         """Whether an operator requested another run of this delivery although it was done."""
         return await self._store.run(is_rerun(self.consumer, self.delivery_id))
 
+    @requires_conn
     async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """Publishes with this delivery's correlation ids; as `Holdfast.publish`."""
         if self._publisher is None:
@@ -243,6 +246,7 @@ class SyncContext:
     def __init__(self, context: Context) -> None:
         self._context = context
 
+    @requires_own_conn
     def complete(self, *, conn: Any, key: str | None = None, result: object = NO_RESULT) -> None:
         """`Context.complete`, blocking."""
         self._context._complete_sync(conn, key, result)
@@ -251,6 +255,7 @@ class SyncContext:
         """`Context.progress`, from any thread."""
         self._context._report(fraction, note)
 
+    @requires_conn
     def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """`Context.publish`, blocking."""
         publisher = self._context._publisher

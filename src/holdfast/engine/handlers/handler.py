@@ -1,6 +1,7 @@
 """Handlers: a named function, its parameters, and the rules that classify its failures."""
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -153,6 +154,11 @@ def step_context_name(function: Callable[..., Any]) -> str | None:
     return annotation.__name__ if annotation.__name__ in ("Step", "MappedStep") else None
 
 
+def _shown(signature: inspect.Signature) -> str:
+    """The signature as its author wrote it: without the modules of classes of Holdfast."""
+    return re.sub(r"\bholdfast\.[a-z_.]+\.(?=[A-Z])", "", str(signature))
+
+
 def check_event_function(name: str, function: Callable[..., Any], event: EventType | None) -> None:
     """Rejects a function that does not accept a payload, or that expects a different class."""
     signature = inspect.signature(function)
@@ -161,7 +167,7 @@ def check_event_function(name: str, function: Callable[..., Any], event: EventTy
         signature.bind(*range(first + 1))
     except TypeError:
         raise ConfigurationError(
-            f"consumer {name}: {function.__qualname__}{signature} must take (payload) or (ctx: Context, payload)"
+            f"consumer {name}: {function.__qualname__}{_shown(signature)} must take (payload) or (ctx: Context, payload)"
         ) from None
     taken = [*signature.parameters.values()][first]
     if taken.kind is taken.VAR_POSITIONAL or accepts(annotation := hints_of(function).get(taken.name, Any), event):
@@ -199,7 +205,7 @@ def check_batch_function(name: str, function: Callable[..., Any], event: EventTy
         signature.bind(*range(2 if first else 1))
     except TypeError:
         raise ConfigurationError(
-            f"consumer {name} handles batches; {function.__qualname__}{signature} must take {shape}"
+            f"consumer {name} handles batches; {function.__qualname__}{_shown(signature)} must take {shape}"
         ) from None
     taken = parameters[1 if first else 0]
     annotation = hints.get(taken.name, Any)

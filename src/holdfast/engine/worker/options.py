@@ -9,9 +9,11 @@ from datetime import timedelta
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import check_generation
+from holdfast.core.values.arguments import checks_init_options
 from holdfast.core.values.duration import to_timedelta
 
 
+@checks_init_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """How a worker behaves. `queues` maps a queue to its slots; without it one pool of slots serves every queue."""

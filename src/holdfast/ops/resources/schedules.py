@@ -176,9 +176,12 @@ def schedule_state(one: StoredSchedule, known: Redactor | None = None) -> Schedu
 
 def _read_time(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        read = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(f"at is {text!r}; give a time such as 2026-12-24T18:00Z") from None
+    if read.utcoffset() is None:
+        raise ConfigurationError(f"at is {text!r}, without a time zone; add Z for UTC, or an offset such as +01:00")
+    return read
 
 
 def _next(one: StoredSchedule) -> datetime | None:

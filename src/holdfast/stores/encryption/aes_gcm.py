@@ -31,7 +31,7 @@ class AesGcm:
             raise ConfigurationError("AesGcm needs the package cryptography; install holdfast[cipher]") from error
         if not isinstance(keys, Mapping) or not keys:
             raise ConfigurationError(
-                f"keys is a {type(keys).__name__}; give a dict of a key id to its key, at least one"
+                f"keys is of type {type(keys).__name__}; give a dict of a key id to its key, at least one"
             )
         self._keys: dict[str, Any] = {
             check_name("encryption key", id): AESGCM(_key(id, value)) for id, value in keys.items()
@@ -78,7 +78,7 @@ def _key(id: object, value: object) -> bytes:
             raise ConfigurationError(f"encryption key {id!r} is not base64; {_REMEDY}") from None
     if not isinstance(value, bytes):
         raise ConfigurationError(
-            f"encryption key {id!r} is a {type(value).__name__}; give {_KEY_BYTES} bytes or their base64 text"
+            f"encryption key {id!r} is of type {type(value).__name__}; give {_KEY_BYTES} bytes or their base64 text"
         )
     if len(value) != _KEY_BYTES:
         raise ConfigurationError(

@@ -1,0 +1,66 @@
+"""Errors of calls with a missing connection or an unknown option: they name the remedy, which Python's own messages do not."""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
+
+
+def requires_conn(function: Callable[P, R]) -> Callable[P, R]:
+    """Raises a TypeError with the remedy if the call has no `conn=`."""
+
+    @wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> R:
+        if "conn" not in named:
+            raise TypeError(
+                f"{function.__qualname__}() needs conn=: pass the open connection or session of your transaction, or "
+                "conn=None to commit in a separate one"
+            )
+        return function(*args, **named)
+
+    return call
+
+
+def requires_own_conn(function: Callable[P, R]) -> Callable[P, R]:
+    """`requires_conn` of a call that belongs to the transaction of its caller."""
+
+    @wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> R:
+        if "conn" not in named:
+            raise TypeError(
+                f"{function.__qualname__}() needs conn=: pass the open connection or session with which the handler writes its "
+                "effect; a handler without an effect in the database returns instead of calling it"
+            )
+        return function(*args, **named)
+
+    return call
+
+
+def checks_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Raises a TypeError with the nearest name for an option that the function does not have."""
+    known = [
+        name for name, one in inspect.signature(function).parameters.items() if one.kind is not one.POSITIONAL_ONLY
+    ]
+
+    @wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> R:
+        for option in named:
+            if option not in known:
+                near = difflib.get_close_matches(option, known, n=1)
+                hint = f"did you mean {near[0]}=?" if near else f"options: {', '.join(known[1:])}"
+                name = function.__qualname__.removesuffix(".__init__")
+                raise TypeError(f"{name}() has no option {option}=; {hint}")
+        return function(*args, **named)
+
+    return call
+
+
+def checks_init_options(cls: type[C]) -> type[C]:
+    """`checks_options` for the constructor of a class."""
+    setattr(cls, "__init__", checks_options(cls.__init__))  # noqa: B010
+    return cls
