@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.values.text import safe_repr, safe_str, sanitise, storable, type_name
+from holdfast.core.values.text import safe_repr, safe_str, sanitize, storable, type_name
 
 
 @pytest.mark.parametrize(
@@ -17,11 +17,11 @@ from holdfast.core.values.text import safe_repr, safe_str, sanitise, storable, t
     ],
 )
 def test_what_cannot_be_stored_is_replaced_visibly(text: str, clean: str) -> None:
-    assert sanitise(text, 100) == clean
+    assert sanitize(text, 100) == clean
 
 
 def test_long_text_keeps_its_head_and_tail_and_says_what_was_cut() -> None:
-    short = sanitise("HEAD" + "x" * 50_000_000 + "TAIL", 300)
+    short = sanitize("HEAD" + "x" * 50_000_000 + "TAIL", 300)
     assert short.startswith("HEAD")
     assert short.endswith("TAIL")
     kept = short.count("x") + 8
@@ -30,12 +30,12 @@ def test_long_text_keeps_its_head_and_tail_and_says_what_was_cut() -> None:
 
 
 def test_text_at_the_limit_is_kept_whole() -> None:
-    assert sanitise("x" * 300, 300) == "x" * 300
+    assert sanitize("x" * 300, 300) == "x" * 300
 
 
 @given(st.text(), st.integers(0, 200))
 def test_clean_text_fits_and_can_be_stored(text: str, limit: int) -> None:
-    clean = sanitise(text * 3, limit)
+    clean = sanitize(text * 3, limit)
     assert len(clean) <= limit
     assert storable(clean)
     assert "\x00" not in clean

@@ -90,7 +90,7 @@ def check_start(what: str, start: str) -> None:
 
 
 def ack_timeout_seconds(what: str, ack_timeout: Duration) -> float:
-    """The acknowledgement timeout in seconds; raises `ConfigurationError` if it is shorter than 100 ms."""
+    """The acknowledgment timeout in seconds; raises `ConfigurationError` if it is shorter than 100 ms."""
     seconds = to_timedelta(ack_timeout, name="ack_timeout").total_seconds()
     if seconds < 0.1:
         raise ConfigurationError(f"{what}: ack_timeout is {ack_timeout!r}; give 100ms or more")

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 
 T = TypeVar("T")
 
@@ -159,7 +159,7 @@ def leave(
         counted = _counted(circuit, limits, now, succeeded + (not failed), int(failed))
         if not failed:
             return (replace(counted, failures=0) if counted.failures else counted), False
-        counted = replace(counted, failures=counted.failures + 1, why=sanitise(why, _WHY_LIMIT) or None)
+        counted = replace(counted, failures=counted.failures + 1, why=sanitize(why, _WHY_LIMIT) or None)
         if counted.failures >= limits.threshold or _too_many(counted, limits, now):
             return _opened(counted, now, limits.cooldown * (1 + limits.jitter * random), why), True
         return counted, False
@@ -192,12 +192,12 @@ def _opened(circuit: Circuit, now: datetime, duration: timedelta, why: str) -> C
         failures=circuit.failures,
         open_until=now + duration,
         changed_at=now if circuit.open_until is None else circuit.changed_at,
-        why=sanitise(why, _WHY_LIMIT) or None,
+        why=sanitize(why, _WHY_LIMIT) or None,
     )
 
 
 def _closed(circuit: Circuit, now: datetime, why: str) -> Circuit:
-    return Circuit(fence=_next(circuit, now), changed_at=now, why=sanitise(why, _WHY_LIMIT) or None)
+    return Circuit(fence=_next(circuit, now), changed_at=now, why=sanitize(why, _WHY_LIMIT) or None)
 
 
 def _next(circuit: Circuit, now: datetime) -> int:

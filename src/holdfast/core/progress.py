@@ -1,7 +1,7 @@
 """Progress of a run: a fraction from 0 to 1, and a short note."""
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 
 NOTE_LIMIT = 500
 _ROUNDING = 1e-6
@@ -26,4 +26,4 @@ def check_progress(fraction: object, note: object) -> float:
 
 def stored_note(note: str | None) -> str | None:
     """The note as both databases store it."""
-    return None if note is None else sanitise(note, NOTE_LIMIT)
+    return None if note is None else sanitize(note, NOTE_LIMIT)

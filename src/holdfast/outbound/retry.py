@@ -225,7 +225,7 @@ class WithRetry:
 
     By default 3 attempts, 250 ms base, at most 5 s between them, full jitter, 10 s for each attempt. Failures
     are classified as for handlers: by `classify` (a function or `Rules`), else by the built-in rules; `Retry-After` is
-    honoured up to the policy's `retry_after_cap`. The last failure is raised unchanged, with a note of the reason.
+    honored up to the policy's `retry_after_cap`. The last failure is raised unchanged, with a note of the reason.
 
     A function with a required parameter gets the `Attempt`: its number, the idempotency key, the time left. A decorated
     function gets it if its first parameter is annotated with it; there `idempotency_key` can be a function of the other

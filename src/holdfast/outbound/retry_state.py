@@ -14,7 +14,7 @@ from holdfast.core.redaction.redact import hidden, redacted
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
 from holdfast.core.telemetry.log_fields import log_fields
-from holdfast.core.values.text import safe_str, sanitise, type_name
+from holdfast.core.values.text import safe_str, sanitize, type_name
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.test_overrides import TEST_OVERRIDES
 
@@ -71,7 +71,7 @@ class RetryState:
         wait, why = self._decide(error, now)
         fields = self._log_fields() | {
             "latency_ms": round((now - began) * 1000, 1),
-            "error": redacted(sanitise(safe_str(error), _ERROR_LIMIT), hidden()),
+            "error": redacted(sanitize(safe_str(error), _ERROR_LIMIT), hidden()),
             "error_type": type_name(type(error)),
             "retryable": wait is not None,
         }

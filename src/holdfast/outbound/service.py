@@ -26,7 +26,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
 from holdfast.core.telemetry.log_fields import log_fields
 from holdfast.core.values.duration import Duration, to_timedelta
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.failure_classification import describe_error
@@ -306,7 +306,7 @@ class Service:
         headers = {
             name: answer.headers[name.lower()] for name in ("Retry-After", "Date") if name.lower() in answer.headers
         }
-        excerpt = sanitise(answer.body[: 4 * _EXCERPT].decode("utf-8", "replace"), _EXCERPT)
+        excerpt = sanitize(answer.body[: 4 * _EXCERPT].decode("utf-8", "replace"), _EXCERPT)
         raise ServiceRefused(self.name, call.method, str(call.fields["path"]), answer.status, headers, excerpt)
 
 

@@ -62,7 +62,7 @@ def stopped_by_signals(stop: asyncio.Event, again: Callable[[], object]) -> Iter
     """The first SIGTERM or SIGINT sets `stop`, the next calls `again`. It does nothing outside the main thread."""
     loop = asyncio.get_running_loop()
 
-    def signalled() -> None:
+    def signaled() -> None:
         if stop.is_set():
             again()
         stop.set()
@@ -70,7 +70,7 @@ def stopped_by_signals(stop: asyncio.Event, again: Callable[[], object]) -> Iter
     added = []
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
-            loop.add_signal_handler(number, signalled)
+            loop.add_signal_handler(number, signaled)
             added.append(number)
     try:
         yield

@@ -2,7 +2,7 @@
 
 `stream` names a stream, or the part of it under `subject`; `subject` finds the stream that contains the subject. With a
 group, both are a source: the group is a durable pull consumer, created here. Without one they are targets. The server
-confirms each acknowledgement and each message. The operator of the server creates the streams.
+confirms each acknowledgment and each message. The operator of the server creates the streams.
 """
 
 from holdfast.brokers.nats.stream import NatsStream, stream, subject

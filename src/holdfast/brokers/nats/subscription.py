@@ -1,4 +1,4 @@
-"""Consumes a stream through the group's durable pull consumer; the server confirms each acknowledgement."""
+"""Consumes a stream through the group's durable pull consumer; the server confirms each acknowledgment."""
 
 import asyncio
 import sys

@@ -55,7 +55,7 @@ def queue(
     """A RabbitMQ queue: a source, or a target.
 
     `url` is `amqp://user:password@host:5672/vhost` or `amqps://…`; the default is `HOLDFAST_RABBITMQ`. `prefetch` limits
-    the number of unacknowledged records. `ack_timeout` is how long RabbitMQ waits for an acknowledgement; RabbitMQ
+    the number of unacknowledged records. `ack_timeout` is how long RabbitMQ waits for an acknowledgment; RabbitMQ
     before 3.12 ignores it and uses its `consumer_timeout`, 30 minutes. `timeout` limits the wait for each answer.
     """
     check_texts("rabbitmq.queue", name, url=url)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.errors import ConfigurationError, InvalidPayload
 from holdfast.core.events.payload import decode
 from holdfast.core.events.payload_errors import step
-from holdfast.core.values.text import safe_str, sanitise
+from holdfast.core.values.text import safe_str, sanitize
 
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
@@ -40,12 +40,12 @@ def misfit(error: ValueError, expected: str, at: tuple[str | int, ...] = ()) -> 
     """Converts an error of pydantic to `InvalidPayload`: the first invalid path, without its value."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
-        return InvalidPayload("$", f"{sanitise(safe_str(error), _SHOWN)}; {expected}")
+        return InvalidPayload("$", f"{sanitize(safe_str(error), _SHOWN)}; {expected}")
     found = errors(include_url=False, include_context=False, include_input=False)
     first, more = found[0], len(found) - 1
     path = "$" + "".join(step(part) for part in (*at, *first["loc"]))
     also = f" (and {more} more)" if more else ""
-    return InvalidPayload(path, f"{sanitise(first['msg'], _SHOWN)}{also}; {expected}")
+    return InvalidPayload(path, f"{sanitize(first['msg'], _SHOWN)}{also}; {expected}")
 
 
 def stored_value(text: str | None, annotation: Any, what: str, remedy: str = "") -> Any:

@@ -12,7 +12,7 @@ from holdfast.core.failures.exception_info import carried_status
 from holdfast.core.failures.fingerprint import fingerprint, fingerprint_parts
 from holdfast.core.failures.frame import application_frames
 from holdfast.core.redaction.redact import redacted
-from holdfast.core.values.text import printable, safe_str, sanitise, type_name
+from holdfast.core.values.text import printable, safe_str, sanitize, type_name
 
 MESSAGE_LIMIT = 2_000
 TRACE_LIMIT = 16_000
@@ -65,7 +65,7 @@ def report(exc: BaseException, hide: Callable[[str], str] | None = None) -> Erro
         mark = fingerprint_parts(name, "", ())
     turned_away = isinstance(exc, EncryptionKeyMissing) or (isinstance(exc, CircuitOpen) and exc.__cause__ is None)
     # Redact the whole text again: a source line may contain a secret.
-    trace = sanitise(printable(redacted(trace, hide)), TRACE_LIMIT)
+    trace = sanitize(printable(redacted(trace, hide)), TRACE_LIMIT)
     return ErrorReport(name, _said(exc, hide), trace, mark, turned_away, carried_status(exc))
 
 
@@ -76,7 +76,7 @@ def _said(exc: BaseException, hide: Callable[[str], str] | None) -> str:
 def bounded_text(text: str, hide: Callable[[str], str] | None) -> str:
     """Return `text` without secrets, printable, within `MESSAGE_LIMIT`; the time it takes is bounded too."""
     # Redact before cutting: a partial secret would not be found.
-    return sanitise(printable(redacted(sanitise(text, _LOOKED_AT), hide)), MESSAGE_LIMIT)
+    return sanitize(printable(redacted(sanitize(text, _LOOKED_AT), hide)), MESSAGE_LIMIT)
 
 
 def _without_input(exc: BaseException) -> str | None:
@@ -141,8 +141,8 @@ def _rendered(exc: BaseException, hide: Callable[[str], str] | None) -> Iterator
     yield f"{type_name(type(exc))}: {message}\n" if message else f"{type_name(type(exc))}\n"
     notes = getattr(exc, "__notes__", None)
     if isinstance(notes, list):
-        looked_at = (sanitise(safe_str(note), _LOOKED_AT) for note in notes[:_NOTES])
-        yield from (sanitise(printable(redacted(note, hide)), MESSAGE_LIMIT) + "\n" for note in looked_at)
+        looked_at = (sanitize(safe_str(note), _LOOKED_AT) for note in notes[:_NOTES])
+        yield from (sanitize(printable(redacted(note, hide)), MESSAGE_LIMIT) + "\n" for note in looked_at)
 
 
 def _members(group: BaseException, hide: Callable[[str], str] | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 
 _RESOURCE_LIMIT = 200
 
@@ -47,12 +47,12 @@ class Verdict:
     @classmethod
     def block(cls, resource: str) -> Self:
         """Our own `resource` is unavailable: block the consumer, spend no attempt."""
-        return cls(VerdictKind.BLOCK, resource=sanitise(resource, _RESOURCE_LIMIT))
+        return cls(VerdictKind.BLOCK, resource=sanitize(resource, _RESOURCE_LIMIT))
 
     @classmethod
     def park(cls, resource: str, until_or_delay: datetime | timedelta | None = None) -> Self:
         """The circuit of `resource` is open: run again when it may close, spend no attempt."""
-        name = sanitise(resource, _RESOURCE_LIMIT)
+        name = sanitize(resource, _RESOURCE_LIMIT)
         if isinstance(until_or_delay, datetime):
             return cls(VerdictKind.PARK, until=until_or_delay, resource=name)
         return cls(VerdictKind.PARK, after=until_or_delay, resource=name)

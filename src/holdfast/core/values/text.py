@@ -12,7 +12,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
-def sanitise(text: str, limit: int) -> str:
+def sanitize(text: str, limit: int) -> str:
     """Return at most `limit` characters that PostgreSQL and SQLite can both store.
 
     NUL and lone surrogates become U+FFFD. Longer text keeps its beginning and its end, where causes usually are, around
@@ -58,7 +58,7 @@ def type_name(cls: type) -> str:
         raise
     except BaseException:  # noqa: BLE001 - a metaclass may do anything
         module, name = "", type.__repr__(cls)
-    return sanitise(printable(name if module in ("builtins", "") else f"{module}.{name}"), 300)
+    return sanitize(printable(name if module in ("builtins", "") else f"{module}.{name}"), 300)
 
 
 def _shortened(text: str, limit: int) -> str:

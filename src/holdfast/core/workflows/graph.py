@@ -183,13 +183,13 @@ def _by_name(workflow: str, nodes: Iterable[Node]) -> dict[str, Node]:
     return named
 
 
-def _reached(start: str, neighbours: Callable[[str], Iterable[str]]) -> set[str]:
+def _reached(start: str, neighbors: Callable[[str], Iterable[str]]) -> set[str]:
     found: set[str] = set()
-    left = list(neighbours(start))
+    left = list(neighbors(start))
     while left:
         if (name := left.pop()) not in found:
             found.add(name)
-            left += neighbours(name)
+            left += neighbors(name)
     return found
 
 

@@ -187,7 +187,7 @@ class Alerts:
 
 
 def sentry_hook(alert: DeadLetterAlert) -> None:
-    """Sends the alert to Sentry, grouped by fingerprint; needs `holdfast[sentry]` and an initialised SDK."""
+    """Sends the alert to Sentry, grouped by fingerprint; needs `holdfast[sentry]` and an initialized SDK."""
     import sentry_sdk
 
     with sentry_sdk.new_scope() as scope:

@@ -84,13 +84,13 @@ class AuthMiddleware:
             return self._anonymous
         kind, _, secret = connection.headers.get("authorization", "").partition(" ")
         if not secret:
-            raise await self._unauthorised(connection, UNAUTHENTICATED, "the request has no bearer token")
+            raise await self._unauthorized(connection, UNAUTHENTICATED, "the request has no bearer token")
         found = await self._ops().recognise_token(secret.strip()) if kind.lower() == "bearer" else None
         if found is None:
-            raise await self._unauthorised(connection, UNAUTHENTICATED, "the token is invalid")
+            raise await self._unauthorized(connection, UNAUTHENTICATED, "the token is invalid")
         if not found.valid:
             state = "revoked" if found.revoked_at is not None else "expired"
-            raise await self._unauthorised(connection, found.name, f"the token is {state}")
+            raise await self._unauthorized(connection, found.name, f"the token is {state}")
         return Caller(found.name, found.scope, found.id)
 
     def _check_direct(self, connection: HTTPConnection) -> None:
@@ -114,10 +114,10 @@ class AuthMiddleware:
                     421, "foreign_host", "without tokens, the API accepts only loopback names as Host and Origin"
                 )
 
-    async def _unauthorised(self, connection: HTTPConnection, name: str, why: str) -> Problem:
+    async def _unauthorized(self, connection: HTTPConnection, name: str, why: str) -> Problem:
         await self.refuse(connection, name, why)
         detail = f"{why}; create one with `holdfast tokens create` and send it as Authorization: Bearer"
-        return Problem(401, "unauthorised", detail, headers={"www-authenticate": 'Bearer realm="holdfast"'})
+        return Problem(401, "unauthorized", detail, headers={"www-authenticate": 'Bearer realm="holdfast"'})
 
     async def refuse(self, connection: HTTPConnection, name: str, why: str) -> None:
         """Records a refusal in the log and the audit log."""

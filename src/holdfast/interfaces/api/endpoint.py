@@ -29,7 +29,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """One parsed and authorised request."""
+    """One parsed and authorized request."""
 
     ops: Operations
     caller: Caller

@@ -80,7 +80,7 @@ def status_style(status: str) -> str:
 
 
 def console(*, err: bool = False) -> "Console":
-    """Console on stdout or stderr. Colours only on a terminal, and never with NO_COLOR."""
+    """Console on stdout or stderr. Colors only on a terminal, and never with NO_COLOR."""
     from rich.console import Console
 
     stream = sys.stderr if err else sys.stdout

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 from holdfast.stores.admin.token import Scope
 
 
@@ -69,4 +69,4 @@ def _checked_user(name: str, role: str) -> User:
         raise ConfigurationError(f"actor returned the role {role!r}; the roles are {', '.join(Role)}")
     if not name.strip():
         raise ConfigurationError("actor returned an empty name; return the name for the audit log")
-    return User(sanitise(name.strip(), 200), Role(role))
+    return User(sanitize(name.strip(), 200), Role(role))

@@ -142,12 +142,12 @@ def _interrupts() -> Iterator[tuple[threading.Event, threading.Event]]:
     """Two events: stop requested, and stop immediately."""
     stop_requested, force_stop = threading.Event(), threading.Event()
 
-    def signalled(number: int, _frame: FrameType | None) -> None:
+    def signaled(number: int, _frame: FrameType | None) -> None:
         if stop_requested.is_set() or number != signal.SIGINT:
             force_stop.set()
         stop_requested.set()
 
-    before = {number: signal.signal(number, signalled) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, signaled) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield stop_requested, force_stop
     finally:

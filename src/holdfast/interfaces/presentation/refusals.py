@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 from holdfast.ops.steps import run_steps, transact
 from holdfast.stores.admin.actions import record
 from holdfast.stores.protocol import Store
@@ -35,7 +35,7 @@ class Refusals:
         unrecorded = (self._authenticated if authenticated else self._anonymous).take()
         if unrecorded is None:
             return
-        path, method = sanitise(path, 200), sanitise(method, 20)
+        path, method = sanitize(path, 200), sanitize(method, 20)
         more = {"unrecorded": unrecorded} if unrecorded else {}
         log.warning(
             "request refused",
@@ -48,7 +48,7 @@ class Refusals:
         )
         if not authenticated:
             return
-        entry = record(actor, "refused", self._kind, path, sanitise(why, 500), {"method": method, "from": came_from})
+        entry = record(actor, "refused", self._kind, path, sanitize(why, 500), {"method": method, "from": came_from})
         try:
             await run_steps(self._store(), transact(entry))
         except HoldfastError as error:

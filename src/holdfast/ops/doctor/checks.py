@@ -166,7 +166,7 @@ def _clock(facts: Facts) -> Iterator[Finding]:
             "clock",
             Level.WARN,
             f"the clock of the database is {shown} {way} of this machine's; the database's decides, but ids contain this machine's",
-            "synchronise both machines with NTP",
+            "synchronize both machines with NTP",
         )
 
 

@@ -11,7 +11,7 @@ import orjson
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.telemetry.correlation import correlation
 from holdfast.core.values.names import check_name
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 from holdfast.stores.deliveries.dedupe import record_reruns
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Steps, operation
@@ -157,7 +157,7 @@ def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> St
     Workers do not claim from the consumer for half of the duration of the outage so far: at least `delay`, at most
     `LONGEST_BLOCK`. Then one delivery is tried (`claim_trial`). The audit records only the start of an outage.
     """
-    resource = sanitise(resource, 200)
+    resource = sanitize(resource, 200)
     if not (rows := (yield Query("lock_consumer", {"name": name}))):
         raise NotFound("consumer", name)
     bounds = {"shortest": delay, "longest": max(delay, LONGEST_BLOCK)}
@@ -228,8 +228,8 @@ def audited(actor: str, action: str, kind: str, target: str, reason: str | None,
 def _actor(actor: str) -> str:
     if not actor or not actor.strip():
         raise ConfigurationError("the actor is missing; each action is audited, so pass one, for instance actor='ada'")
-    return sanitise(actor, 200)
+    return sanitize(actor, 200)
 
 
 def _reason(reason: str | None) -> str | None:
-    return None if reason is None else sanitise(reason, 2000)
+    return None if reason is None else sanitize(reason, 2000)

@@ -24,7 +24,7 @@ from holdfast.core.change import (
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, LeaseLost
 from holdfast.core.failures.report import MESSAGE_LIMIT, ErrorReport
-from holdfast.core.values.text import safe_str, sanitise
+from holdfast.core.values.text import safe_str, sanitize
 from holdfast.stores.deliveries.result import KeptResult, keep_results
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.errors import ALREADY_HANDLED, LEASE_LOST
@@ -243,7 +243,7 @@ def settlement_row(s: Settlement) -> tuple[object, ...]:
 
 def _reason(change: Change) -> str | None:
     # The text comes from the handler; any value must be storable.
-    return sanitise(safe_str(change.reason), MESSAGE_LIMIT) if isinstance(change, Discard) else None
+    return sanitize(safe_str(change.reason), MESSAGE_LIMIT) if isinstance(change, Discard) else None
 
 
 def _when(change: Change) -> tuple[timedelta | None, datetime | None]:

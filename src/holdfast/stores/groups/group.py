@@ -9,7 +9,7 @@ from holdfast.core.errors import NotFound
 from holdfast.core.group import OnFailure, StageInput
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.messages.fanout import Fanout
@@ -66,7 +66,7 @@ def cancel_group(id: UUID, actor: str, reason: str | None) -> Steps[int]:
     """
     if not (yield Query("mark_cancelled_group", {"group": id})):
         raise NotFound("group", id, "`holdfast groups list` shows the ids")
-    text = sanitise(f"group {id} was cancelled{f': {reason}' if reason else ''}", 1000)
+    text = sanitize(f"group {id} was cancelled{f': {reason}' if reason else ''}", 1000)
     cancelled = len((yield Query("cancel_members", {"group": id, "reason": text})))
     yield audited(actor, "cancel", AUDITED_GROUP, str(id), reason, {"cancelled": cancelled})
     return cancelled

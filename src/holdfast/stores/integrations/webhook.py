@@ -10,7 +10,7 @@ from holdfast.core.encryption import EncryptedValue, encrypted_value, unreadable
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.flow import FlowSettings, effective_flow
 from holdfast.core.retry import RetryPolicy, stored_policy
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.dialect import aware_time, optional_time
 from holdfast.stores.messages.publish import LOCK_REGISTRY
@@ -126,7 +126,7 @@ def listed_endpoints() -> Steps[list[Endpoint]]:
 def disable_endpoint(id: str, actor: str, reason: str) -> Steps[bool]:
     """Stops new deliveries to an endpoint and holds existing ones; False if it was already disabled."""
     yield LOCK_REGISTRY
-    if not (rows := (yield Query("disable_endpoint", {"id": id, "reason": sanitise(reason, _REASON)}))):
+    if not (rows := (yield Query("disable_endpoint", {"id": id, "reason": sanitize(reason, _REASON)}))):
         yield from _known(id)
         return False
     ((consumer, events),) = rows

@@ -7,7 +7,7 @@ from uuid import UUID
 from holdfast.core.errors import NotFound, Refused
 from holdfast.core.identity import delivery_id, delivery_range
 from holdfast.core.message import Address, NewMessage, new_message
-from holdfast.core.values.text import sanitise
+from holdfast.core.values.text import sanitize
 from holdfast.core.workflows.graph import Exhausted, Graph, nearest_step
 from holdfast.core.workflows.names import (
     CANCEL,
@@ -56,7 +56,7 @@ def fail_step(
     graph = yield from read_definition(run.name, run.version)
     node = None if graph is None else graph.nodes.get(undone_step(step))
     error = "" if settlement.error is None else f": {settlement.error.type}: {settlement.error.message}"
-    reason = sanitise(f"step {step} is dead{error}", _REASON)
+    reason = sanitize(f"step {step} is dead{error}", _REASON)
     if is_undo(step) or (node is not None and node.exhausted is Exhausted.BLOCK):
         yield from events.publish([_step_event(events, "blocked", run_id, run, step, settlement)])
         return FailedStep(True)
@@ -75,7 +75,7 @@ def cancel_step(worker: str, settlement: Settlement, run_id: UUID, reason: str, 
     if not (yield Query("settle", {"worker": worker}, batch)):
         return False
     if run is not None and run.status is RunStatus.RUNNING:
-        yield from _end(run_id, run, RunStatus.CANCELLED, sanitise(reason or "cancelled", _REASON), events)
+        yield from _end(run_id, run, RunStatus.CANCELLED, sanitize(reason or "cancelled", _REASON), events)
     return True
 
 
@@ -112,7 +112,7 @@ def cancel_run(run_id: UUID, reason: str | None, events: WorkflowEvents) -> Step
         raise NotFound("run", run_id)
     if not run.status.is_active:
         return False
-    why = sanitise(reason or "cancelled", _REASON)
+    why = sanitize(reason or "cancelled", _REASON)
     yield from _end(run_id, run, RunStatus.CANCELLED, why, events)
     return True
 

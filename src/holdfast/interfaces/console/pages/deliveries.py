@@ -26,7 +26,7 @@ from holdfast.ops.queries.deliveries import DeliveryDetail
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """One event of a delivery's timeline. `tone` selects icon and colour."""
+    """One event of a delivery's timeline. `tone` selects icon and color."""
 
     at: datetime
     tone: str
