@@ -867,6 +867,11 @@ DEBOUNCE = [
         sqlite("claim_debounced", "or o.created_at + :max_wait <= {now})", ")"),
     ),
     *kills(
+        test_debounce.test_a_claim_supersedes_a_thousand_of_all_its_keys_together,
+        postgres("claim_debounced", ") d\n  limit 1000)", ") d\n  limit 9000)"),
+        sqlite("claim_debounced", "d.run_at <= {now})\n  limit 1000)", "d.run_at <= {now})\n  limit 9000)"),
+    ),
+    *kills(
         test_debounce.test_one_delivery_of_a_key_runs_at_a_time,
         postgres("debounce_blocked", "f.status = 'in_flight'", "f.status = 'none'"),
         sqlite("debounce_blocked", "f.status = 'in_flight'", "f.status = 'none'"),

@@ -214,6 +214,19 @@ async def test_many_old_ones_are_superseded_a_thousand_at_a_time_before_the_newe
     assert _discarded(store) == 2_199
 
 
+async def test_a_claim_supersedes_a_thousand_of_all_its_keys_together(store: Store) -> None:
+    """Without this bound a claim of many keys changes as many rows as there are."""
+    await declare(store, QUIET)
+    messages = [job("mail", {"k": f"k{number % 3}", "n": number}) for number in range(1_500)]
+    await put(store, *messages, fanout=Fanout(flows={"mail": QUIET}))
+    pass_time(store, 6)
+    first = await take(store)
+    assert first.changed <= 1003, "a thousand between, and the oldest of the keys that run"
+    rest = await settled(store)
+    assert sorted(numbers(first.claims) + numbers(rest)) == [1_497, 1_498, 1_499]
+    assert _discarded(store) == 1_497
+
+
 async def test_a_hot_key_does_not_hold_up_another_one_in_the_same_claim(store: Store) -> None:
     await declare(store, QUIET)
     await send(store, QUIET, "other")
