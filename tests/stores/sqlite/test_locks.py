@@ -97,8 +97,10 @@ def test_the_process_that_holds_the_write_lock_is_found(tmp_path: Path, journal:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         assert writer(path) == process.pid
+        store = SqliteStore(path, busy_timeout=SHORT)
         with pytest.raises(StoreLocked, match=f"another connection of process {process.pid} has held"):
-            SqliteStore(path, busy_timeout=SHORT).run_sync(_write())
+            store.run_sync(_write())
+        store.close_sync()
         process.communicate("\n")
     assert writer(path) is None
 
