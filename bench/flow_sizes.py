@@ -27,7 +27,7 @@ from holdfast.app.declaration.flow_options import flow_settings
 from holdfast.core.flow import FlowSettings
 from holdfast.engine.claims.flow_claimer import FlowClaimer
 from holdfast.engine.claims.slot_pool import SlotPool
-from holdfast.stores.deliveries.claim import Claimed, Lane, LaneFlow
+from holdfast.stores.deliveries.claim import Claimed, Lane, LaneFlow, LaneList
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
@@ -56,7 +56,7 @@ class Lanes:
         self._watch: psycopg.Connection | None = None
         pool = SlotPool(None, _SIZE)
         self._lane = Lane("default", _NAME, 0, 1, flow=LaneFlow(settings, None))
-        pool.scheduler.refreshed([self._lane], 0.0, 0.0)
+        pool.scheduler.refreshed(LaneList([self._lane]), 0.0, 0.0)
         self._claimer = FlowClaimer(store, "w1", WorkerOptions(), {}, [pool], self._accept)
 
     def _accept(self, pool: SlotPool, claims: list[Claimed], *, first: bool) -> None:

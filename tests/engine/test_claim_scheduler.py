@@ -15,7 +15,7 @@ from holdfast.engine.claims.scheduler import (
     wait_when_idle,
 )
 from holdfast.engine.claims.slot_pool import SlotPool
-from holdfast.stores.deliveries.claim import Claimed, Lane
+from holdfast.stores.deliveries.claim import Claimed, Lane, LaneList
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW = 1000.0
@@ -36,7 +36,7 @@ def claimed(consumer: str, at: datetime = NOON, number: int = 1, priority: int =
 def scheduler(*found: Lane, slots: int = 4) -> ClaimScheduler:
     made = ClaimScheduler(slots, NOW)
     if found:
-        made.refreshed(found, NOW, NOW)
+        made.refreshed(LaneList(list(found)), NOW, NOW)
     return made
 
 
@@ -74,16 +74,16 @@ def test_lanes_of_held_back_consumers_are_left_out() -> None:
 def test_lanes_that_were_queried_before_a_change_are_not_used_after_it() -> None:
     made = scheduler(lane("a"))
     made.outdate(NOW + 1)
-    made.refreshed([lane("a")], NOW, NOW + 2)
+    made.refreshed(LaneList([lane("a")]), NOW, NOW + 2)
     assert order(made) == []
     assert refresh_due(made, NOW + 1)
-    made.refreshed([lane("b")], NOW + 3, NOW + 4)
+    made.refreshed(LaneList([lane("b")]), NOW + 3, NOW + 4)
     assert names(order(made)) == ["b"]
 
 
 def test_lanes_are_queried_again_after_a_multiple_of_the_cost() -> None:
     made = scheduler()
-    made.refreshed([lane("a")], NOW, NOW + 0.5)
+    made.refreshed(LaneList([lane("a")]), NOW, NOW + 0.5)
     assert not refresh_due(made, NOW + 0.5 + 20 * 0.5 - 0.001)
     assert refresh_due(made, NOW + 0.5 + 20 * 0.5)
 
@@ -106,9 +106,69 @@ def test_a_floor_is_removed_with_its_lane() -> None:
     made = scheduler(lane("a"))
     order(made)
     made.claimed([claimed("a")], NOW, NOW + 1)
-    made.refreshed([lane("b")], NOW, NOW)
-    made.refreshed([lane("a")], NOW, NOW)
+    made.refreshed(LaneList([lane("b")]), NOW, NOW)
+    made.refreshed(LaneList([lane("a")]), NOW, NOW)
     assert order(made)[0].floor_at == lane("a").floor_at
+
+
+EXPENSIVE = 0.1
+
+
+def listed_with_floors() -> ClaimScheduler:
+    """A scheduler whose last listing, of all lanes from their start, was expensive and returned floors."""
+    made = scheduler(lane("a"))
+    assert made.known(NOW) is None
+    made.refreshed(LaneList([lane("a")]), NOW, NOW + EXPENSIVE)
+    assert made.known(NOW) == [], "the next one reads the floors"
+    floors = [lane("a")._replace(floor_at=NOON), lane("drained")._replace(floor_at=NOON)]
+    made.refreshed(LaneList([lane("a")], floors), NOW, NOW + EXPENSIVE)
+    return made
+
+
+def test_known_lanes_are_listed_from_shortly_before_their_floors_while_listing_is_expensive() -> None:
+    made = listed_with_floors()
+    before = NOON - timedelta(seconds=10)
+    assert made.known(NOW + 1) == [lane("a")._replace(floor_at=before), lane("drained")._replace(floor_at=before)]
+    later = NOON + timedelta(seconds=60)
+    made.refreshed(LaneList([], [lane("a")._replace(floor_at=later)]), NOW + 1, NOW + 1)
+    known = made.known(NOW + 1) or []
+    assert [one.floor_at for one in known] == [later - timedelta(seconds=10), before], "a lane keeps its floor"
+
+
+def test_all_lanes_are_listed_from_their_start_after_a_multiple_of_the_cost_of_that() -> None:
+    """A delivery that was committed late is found by that, also if it is below the floor of a drained lane."""
+    made = listed_with_floors()
+    due = NOW + EXPENSIVE + 40 * EXPENSIVE + 0.001
+    assert made.known(due - 0.002)
+    assert made.known(due) == []
+    early = NOON - timedelta(hours=1)
+    made.refreshed(LaneList([lane("drained")], [lane("drained")._replace(floor_at=early)]), due, due + EXPENSIVE)
+    known = {one.consumer: one.floor_at for one in made.known(due + EXPENSIVE) or ()}
+    assert known["drained"] == early - timedelta(seconds=10), "the floor is not above what is pending"
+    # An idle pool lists them, too, instead of claiming above the floors without end.
+    made.claimed([], NOW, NOW)
+    again = due + EXPENSIVE + 40 * EXPENSIVE + 0.001
+    assert made.next_scan(again, 1, woken=True) == NextScan(1, full=False, refresh=True, full_scan_in=None)
+
+
+def test_floors_are_not_used_any_more_when_listing_is_cheap_again() -> None:
+    made = listed_with_floors()
+    again = NOW + 100
+    assert made.known(again) == []
+    made.refreshed(LaneList([lane("a")], [lane("a")._replace(floor_at=NOON)]), again, again + 0.001)
+    assert made.known(again + 1) is None
+
+
+def test_a_shallow_scan_that_reads_many_rows_starts_nearer_to_its_floor_the_next_time() -> None:
+    made = scheduler(lane("a"))
+    distances = []
+    for now in (NOW + 1000.0 * n for n in range(1, 8)):
+        order(made, now)
+        made.claimed([claimed("a")], now, now + 10.0)  # whole, and the next one is due much later
+        (shallow,) = order(made, now + 100)
+        distances.append((NOON - shallow.floor_at).total_seconds())
+        made.claimed([claimed("a")], now, now + (1.0 if len(distances) < 6 else 0.0))
+    assert distances == [10, 5, 2.5, 1.25, 1, 1, 2]
 
 
 def test_a_pool_claims_for_its_slots_and_prefetches_only_short_work() -> None:
@@ -167,7 +227,7 @@ COSTS = {
 @pytest.mark.parametrize(("costs", "delay"), COSTS.items())
 def test_an_expensive_full_scan_is_delayed(costs: tuple[float, ...], delay: float) -> None:
     """Under an old snapshot it reads all rows that were done since; the floors keep the next claims away from them."""
-    made = scheduler(lane("a"))
+    made = scheduler()
     for cost in costs:
         made.scanned(0, 10, NOW - cost, NOW)
     later = NOW + 0.001
@@ -193,7 +253,7 @@ def test_a_full_scan_that_fills_its_limit_may_have_left_work(found: int, more: b
 
 def test_lanes_are_queried_soon_after_a_claim_that_found_nothing() -> None:
     made = scheduler()
-    made.refreshed([lane("a")], NOW - 1, NOW)
+    made.refreshed(LaneList([lane("a")]), NOW - 1, NOW)
     order(made)
     made.claimed([], NOW, NOW)
     assert not refresh_due(made, NOW + 0.049)

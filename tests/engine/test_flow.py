@@ -13,7 +13,7 @@ from holdfast.app.declaration.flow_options import flow_settings
 from holdfast.core.delivery import Status
 from holdfast.engine.claims.flow_claimer import FlowClaimer
 from holdfast.engine.claims.slot_pool import SlotPool
-from holdfast.stores.deliveries.claim import Claimed, Lane, LaneFlow
+from holdfast.stores.deliveries.claim import Claimed, Lane, LaneFlow, LaneList
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from tests.engine.test_concurrency import Gauge
@@ -240,7 +240,7 @@ async def test_lanes_with_nothing_due_cost_one_query_a_round(hf: Holdfast) -> No
 
     claimer = FlowClaimer(cast(Store, log), "w1", WorkerOptions(), hf.handlers, [pool], accept)
     flow = LaneFlow(flow_settings({"limit": Limit(1)}), None)
-    pool.scheduler.refreshed([Lane("default", f"job{n}", 0, 1, flow=flow) for n in range(5)], 0.0, 0.0)
+    pool.scheduler.refreshed(LaneList([Lane("default", f"job{n}", 0, 1, flow=flow) for n in range(5)]), 0.0, 0.0)
     for _ in range(3):
         assert not await claimer.claim(Counter(), lambda: None)
     assert log.names == ["due_lanes"] * 3

@@ -16,7 +16,7 @@ from holdfast.core.delivery import Status
 from holdfast.engine.claims import idle
 from holdfast.engine.claims.scheduler import ClaimScheduler
 from holdfast.engine.worker import session
-from holdfast.stores.deliveries.claim import claim, discover_and_claim, lanes
+from holdfast.stores.deliveries.claim import claim, discover_and_claim, list_lanes
 from holdfast.stores.queries.query import next_due_in
 from tests.support.apps import MakeApp
 from tests.support.worker import drain, eventually, query, statuses, working
@@ -87,7 +87,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return asking
 
-    for ask in (claim, discover_and_claim, lanes):
+    for ask in (claim, discover_and_claim, list_lanes):
         monkeypatch.setattr(session, ask.__name__, noted(ask))
     return asked
 
@@ -154,7 +154,7 @@ async def test_work_that_arrives_while_a_full_scan_is_delayed_is_found_when_the_
     await hf._runtime.registration.prepare()
     async with working(hf, poll=NEVER):
         # The first look takes no lanes in here (see above), so a hint that came before it would be used up.
-        await eventually(lambda: "lanes" in asked)
+        await eventually(lambda: "list_lanes" in asked)
         for n, name in enumerate(names, start=1):
             await hf.publish(f"order.{name}", {}, conn=None)
             await eventually(partial(_delivered, hf, n))

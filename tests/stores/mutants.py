@@ -239,6 +239,36 @@ CLAIMING = [
         sqlite("taken", "attempts = attempts + 1", "attempts = attempts"),
     ),
     *kills(
+        test_claim.test_lanes_are_listed_alike_from_the_floors_of_the_known_ones,
+        postgres("lanes_above", "{runnable}", _UNCHECKED),
+        postgres("lane_above", "and p.to_queue is null", "and false"),
+        postgres("lane_above", "where k.queue <> ''", ""),
+        postgres("lane_above", "where u.run_at is not null", ""),
+        postgres("lane_above", "and d.queue = k.queue", ""),
+        postgres("lane_above", "and d.priority = k.priority", ""),
+        sqlite("lanes_above", "{runnable}", _UNCHECKED),
+    ),
+    *kills(
+        test_claim.test_every_unknown_lane_is_found_between_known_ones,
+        *(
+            postgres("lane_above", f"and {between}\n", "and false\n")
+            for between in (
+                "p.to_queue = p.queue and p.to_consumer <> p.consumer",
+                "(p.to_queue, p.to_consumer) = (p.queue, p.consumer) and p.to_generation <> p.generation",
+                "(p.to_queue, p.to_consumer, p.to_generation) = (p.queue, p.consumer, p.generation)",
+                "(p.to_queue, p.to_consumer) <> (p.queue, p.consumer)",
+                "(p.to_queue, p.to_consumer, p.to_generation) <> (p.queue, p.consumer, p.generation)",
+            )
+        ),
+    ),
+    *kills(
+        test_claim.test_a_lane_is_read_from_its_floor_and_the_next_floor_is_its_oldest_delivery,
+        postgres("lane_above", "d.run_at >= k.floor_at"),
+        postgres("lane_above", "least(h.run_at, now())", "h.run_at"),
+        postgres("lane_above", "least(u.run_at, now())", "u.run_at"),
+        postgres("lane_above", "where h.is_live", ""),
+    ),
+    *kills(
         test_claim.test_an_idle_worker_claims_in_one_question_what_it_would_claim_in_two,
         postgres("discover_and_claim", "d.run_at <= now()"),
         postgres("discover_and_claim", "{suspicion}"),

@@ -43,6 +43,7 @@ from tests.servers.postgres import PostgresServer
 SLOT = re.compile(r"\{(\w+)\}")
 PARAMETER = re.compile(r"(?<![:\w']):([a-z_]\w*)")
 SLOTS = {
+    "found_lanes": ("lane_above",),
     "which": ("done",),
     "owned": ("claimed_rows",),
     "keyed": ("keyed_running",),
@@ -120,6 +121,15 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "intakes": names(IntakeReport),
     "lane_counts": names(LaneCount),
     "lanes": ("queue", "consumer", "generation", "priority", "blocked", *("flow", "flow_override") * 2),
+    "lanes_above": (
+        "queue",
+        "consumer",
+        "generation",
+        "priority",
+        "blocked",
+        *("flow", "flow_override") * 2,
+        "floor_at",
+    ),
     "last_run": names(LastRun),
     "list_deliveries": SUMMARY,
     "list_messages": names(Message),

@@ -1,5 +1,7 @@
 """Lanes and claims: who may take what, in which order, and what taking it writes."""
 
+import random
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -15,7 +17,16 @@ from holdfast.stores.admin.actions import (
     resume_queue,
     unblock_consumer,
 )
-from holdfast.stores.deliveries.claim import Lane, claim, claim_trial, discover_and_claim, lanes, load_payload, rescue
+from holdfast.stores.deliveries.claim import (
+    Lane,
+    claim,
+    claim_trial,
+    discover_and_claim,
+    lanes,
+    list_lanes,
+    load_payload,
+    rescue,
+)
 from holdfast.stores.deliveries.worker import renew_worker, start_worker, stop_worker
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -276,6 +287,92 @@ async def test_an_idle_worker_claims_in_one_question_what_it_would_claim_in_two(
     taken = [d for d in await all_deliveries(store) if d.status is Status.IN_FLIGHT]
     assert {(d.fence, d.attempts, d.locked_by) for d in taken} == {(1, 1, "w1")}
     assert len(taken) == 5
+
+
+def named(found: Sequence[Lane]) -> list[tuple[str, str, int]]:
+    return [(lane.queue, lane.consumer, lane.priority) for lane in found]
+
+
+async def test_lanes_are_listed_alike_from_the_floors_of_the_known_ones(store: Store) -> None:
+    """Unknown lanes are found before, between and after the known ones, which may be those of other workers."""
+    consumers = ["audit", "mail", "stuck"]
+    await register_consumers(store, {name: [] for name in consumers})
+    await put(store, job("mail", queue="b"), job("mail", queue="d", priority=0), job("foreign", queue="c"))
+    await store.run(pause_queue("b", "ada", None))
+    first = await store.run(list_lanes(consumers, 0, known=()))
+    assert named(first.lanes) == named(await store.run(lanes(consumers, 0))) == [("d", "mail", 0)]
+    floors = sorted(named(first.floors or ()))
+    assert floors == [("b", "mail", 1), ("c", "foreign", 1), ("d", "mail", 0)]
+
+    await store.run(resume_queue("b", "ada", None))
+    for queue, name, priority in (("a", "mail", 1), ("b", "audit", 1), ("b", "mail", 3), ("d", "stuck", 2)):
+        await put(store, job(name, queue=queue, priority=priority), job(name, queue=queue, priority=priority))
+    for known in ([], first.floors, (first.floors or [])[:1], (first.floors or [])[1:]):
+        again = await store.run(list_lanes(consumers, 0, known=known))
+        assert again.lanes == await store.run(lanes(consumers, 0))
+        assert len(again.lanes) == 6
+        assert len(again.floors or ()) == 7
+        few = await store.run(list_lanes(consumers, 0, queues=["d"], known=known))
+        assert named(few.lanes) == [("d", "mail", 0), ("d", "stuck", 2)]
+    assert (await store.run(list_lanes(consumers, 0, suspects=True, known=first.floors))).lanes == []
+
+    # A lane of which nothing is left is not taken for another one.
+    listed = await store.run(list_lanes(consumers, 0, known=()))
+    assert len(await claim_lanes(store, [Lane("a", "mail", 0, 1), Lane("b", "mail", 0, 3)])) == 4
+    known = [Lane(*lane[:4]) for lane in listed.floors or ()]
+    drained = await store.run(list_lanes(consumers, 0, known=known))
+    assert drained.lanes == await store.run(lanes(consumers, 0))
+    assert len(drained.lanes) == 4
+
+
+async def test_every_unknown_lane_is_found_between_known_ones(store: Store) -> None:
+    chosen = random.Random(7)
+    every = [(q, c, g, p) for q in ("a", "b", "c") for c in ("audit", "mail") for g in (0, 1, 2) for p in (0, 1, 3)]
+    await put(store, *(job(c, queue=q, generation=g, priority=p) for q, c, g, p in every))
+    expected = await store.run(lanes(["audit", "mail"], 2))
+    assert len(expected) == len(every)
+    for size in (1, 2, 3, 5, 8, 13, 21, 34, 50):
+        known = [Lane(*name) for name in chosen.sample(every, size)]
+        assert (await store.run(list_lanes(["audit", "mail"], 2, known=known))).lanes == expected
+
+
+async def test_a_lane_is_read_from_its_floor_and_the_next_floor_is_its_oldest_delivery(
+    postgres_store: PostgresStore,
+) -> None:
+    first, second = await put(postgres_store, job(), job())
+    await put(postgres_store, job("later", delay=timedelta(hours=1)))
+    sql(postgres_store, f"update {{hf}}delivery set run_at = run_at - interval '1 min' where message_id = '{first.id}'")
+    rows = {d.message_id: d for d in await all_deliveries(postgres_store)}
+    now = await postgres_store.run(clock())
+    whole = await postgres_store.run(list_lanes(["mail", "later"], 0, known=()))
+    floors = {lane.consumer: lane for lane in whole.floors or ()}
+    assert floors["mail"].floor_at == rows[first.id].run_at
+    assert now <= floors["later"].floor_at <= await postgres_store.run(clock()), "what comes next is due before it"
+
+    above = floors["mail"]._replace(floor_at=rows[second.id].run_at)
+    found = await postgres_store.run(list_lanes(["mail"], 0, known=[above]))
+    assert {lane.consumer: lane.floor_at for lane in found.floors or ()}["mail"] == rows[second.id].run_at
+    mine = discover_and_claim(["mail"], 0, "w1", LEASE, 9, known=[above])
+    assert [c.message_id for c in await postgres_store.run(mine)] == [second.id]
+    drained = await postgres_store.run(list_lanes(["mail"], 0, known=[above]))
+    assert drained.lanes == []
+    (floor,) = [lane for lane in drained.floors or () if lane.consumer == "mail"]
+    assert floor.floor_at > above.floor_at, "rows that were claimed in between are not read again"
+    # Without known lanes it is found, for any floors.
+    assert named((await postgres_store.run(list_lanes(["mail"], 0, known=()))).lanes) == [("default", "mail", 1)]
+    assert [c.message_id for c in await claim_all(postgres_store)] == [first.id]
+
+
+async def test_an_idle_worker_claims_above_the_floors_of_known_lanes_and_from_unknown_ones(store: Store) -> None:
+    await register_consumers(store, {"mail": [], "audit": []})
+    (one,) = await put(store, job("mail"))
+    known = (await store.run(list_lanes(["audit", "mail"], 0, known=()))).floors or []
+    (two,) = await put(store, job("audit", priority=2))
+    (suspect,) = await put(store, job("audit"))
+    sql(store, f"update {{hf}}delivery set suspect = (1 = 1) where message_id = '{suspect.id}'")
+    await put(store, job("mail", delay=timedelta(hours=1)), job("audit", generation=3), job("foreign"))
+    mine = discover_and_claim(["audit", "mail"], 0, "w1", LEASE, 9, known=known)
+    assert sorted(c.message_id for c in await store.run(mine)) == sorted([one.id, two.id])
 
 
 async def test_innocents_are_left_out_when_suspects_are_asked_for(store: Store) -> None:

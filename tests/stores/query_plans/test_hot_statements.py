@@ -16,7 +16,16 @@ from holdfast.core.delivery import Claim, Status
 from holdfast.core.identity import first_id, uuid7
 from holdfast.stores.admin.actions import pause_consumer, replay
 from holdfast.stores.deliveries.batch import batch_lanes, claim_batch
-from holdfast.stores.deliveries.claim import Claimed, Lane, claim, discover_and_claim, lanes, next_expiry, rescue
+from holdfast.stores.deliveries.claim import (
+    Claimed,
+    Lane,
+    claim,
+    discover_and_claim,
+    lanes,
+    list_lanes,
+    next_expiry,
+    rescue,
+)
 from holdfast.stores.deliveries.settle import Settlement, claim_states, settle
 from holdfast.stores.messages.fanout import Fanout, Subscriptions
 from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries, prune_messages
@@ -447,6 +456,7 @@ def test_what_is_hot_keeps_its_plan_from_an_empty_table_and_it_is_the_right_one(
 
     def ask(postgres: Session) -> list[Claimed]:
         postgres.run(lanes(CONSUMERS, 0))
+        postgres.run(list_lanes(CONSUMERS, 0, known=[lane]))
         postgres.try_out(discover_and_claim(CONSUMERS, 0, "w1", LEASE, 500))
         claimed = postgres.run(claim([lane], "w1", LEASE, 500))
         for change, report in ((Deliver(), None), (Retry(SECOND), error)):
@@ -461,7 +471,10 @@ def test_what_is_hot_keeps_its_plan_from_an_empty_table_and_it_is_the_right_one(
         pile(store, Heap("mail", 20_000), Heap("billing", 20_000), analyze=False)
         assert len(ask(postgres)) == 500
 
-        plans = {n: postgres.explain(n) for n in ("lanes", "claim", "discover_and_claim", "settle", "settle_delivered")}
+        plans = {
+            n: postgres.explain(n)
+            for n in ("lanes", "lanes_above", "claim", "discover_and_claim", "settle", "settle_delivered")
+        }
         replanned = postgres.connection.execute("select sum(custom_plans) from pg_prepared_statements").fetchone()
     assert replanned == (0,), "each was planned once"
     for name, plan in plans.items():
@@ -507,6 +520,36 @@ def test_under_a_held_snapshot_a_claim_from_a_tight_floor_stays_flat(make: Calla
     assert tight.buffers < 2 * before.buffers
     assert tight.scans("delivery") == all_of_it.scans("delivery") == {"delivery_claim", "delivery_pkey"}
     assert tight.buffers < all_of_it.buffers / 2, "the whole lane pays for the dead rows; it is rarely scanned"
+
+
+def test_under_a_held_snapshot_lanes_are_listed_and_claimed_from_their_floors(
+    make: Callable[[], PostgresStore],
+) -> None:
+    """What was claimed stays at the head of its lane; a listing that starts there reads all of it, also of
+    a lane in which nothing is pending any more."""
+    store = make()
+    pile(store, Heap("shipping", 40_000), Heap("billing", 10_000))
+    with session(store, hot=True) as postgres, psycopg.connect(store.conninfo) as old:
+        old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        old.execute("select count(*) from holdfast.worker")
+        known = postgres.run(list_lanes(CONSUMERS, 0, known=())).floors
+        for change in ("status = 'in_flight', locked_by = 'w1'", "status = 'delivered', locked_by = null"):
+            sql(store, f"update {{hf}}delivery set {change} where consumer = 'shipping' and priority < 3")
+        known = postgres.run(list_lanes(CONSUMERS, 0, known=known)).floors
+        assert known is not None
+        assert len(known) == 8
+        pages = {}
+        for name, floors in (("start", []), ("floors", known)):
+            assert len(postgres.run(list_lanes(CONSUMERS, 0, known=floors)).lanes) == 5
+            pages["lanes_above", name] = postgres.explain("lanes_above").buffers
+            claimed = postgres.try_out(discover_and_claim(CONSUMERS, 0, "w1", LEASE, 20, known=floors))
+            assert len(claimed) == 20
+            plan = postgres.explain("discover_and_claim")
+            assert plan.scans("delivery") == {"delivery_claim", "delivery_pkey"}
+            pages["discover_and_claim", name] = plan.buffers
+    assert pages["lanes_above", "start"] > 1000
+    assert pages["lanes_above", "floors"] < 100
+    assert pages["discover_and_claim", "floors"] < min(600, pages["discover_and_claim", "start"] / 2)
 
 
 def test_a_publish_does_not_read_every_subscription(make: Callable[[], PostgresStore]) -> None:

@@ -5,7 +5,8 @@ Everything here is pure: no I/O and no clock. The caller passes the time and rep
 Lanes and floors are hints that keep claims cheap; the row decides. Under a long-held snapshot, dead rows accumulate at
 the head of a lane, and a claim that starts at the beginning reads all of them. A floor skips them. `run_at` is the start
 of a transaction, so work may arrive below the floor. For this reason a shallow scan (a little below the floor) and a scan
-of the whole lane are repeated, each after a multiple of its cost.
+of the whole lane are repeated, each after a multiple of its cost. Listing the lanes is treated in the same way: if it is
+expensive, known lanes are read from shortly before their oldest delivery, and all of them from the start once in a while.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +15,23 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from holdfast.stores.deliveries.claim import Claimed, Lane
+from holdfast.stores.deliveries.claim import Claimed, Lane, LaneList
 
 MAX_CLAIM = 500
 _CLAIM_SIZES = (500, 200, 100, 50, 20, 10, 5, 2, 1)
-SHALLOW = timedelta(seconds=10)
+SHALLOW, _LEAST_SHALLOW = timedelta(seconds=10), timedelta(seconds=1)
+"""How far below a floor a shallow scan starts. The distance is halved, down to the second value, while such scans are
+expensive: that bounds the rows that they read."""
 COST_FACTOR = 20.0
 _SHALLOW_FACTOR = 8.0
+_LISTING_FACTOR = 40.0
 _LOW_PRIORITY_SHARE = 8
 _SHORTEST_REFRESH = 0.02
 _REFRESH_WHEN_EMPTY = 0.05
 CHEAP, LONGEST_DELAY = 0.01, 1.0
 """A full scan that takes this many seconds longer than the fastest one is delayed, by at most the second value."""
+_DISTANT = 0.04
+"""Seconds that a round trip may take without being expensive, before a faster one is known."""
 _RATE_WINDOW = 0.05
 _PREFETCH_SECONDS = 0.1
 _MAX_PREFETCH = 4 * MAX_CLAIM
@@ -90,8 +96,12 @@ class ClaimScheduler:
         self._whole, self._shallow = CostDelay(), CostDelay(_SHALLOW_FACTOR)
         self._depth = self._whole
         self._round = 0
+        self._margin = SHALLOW
+        self._heads: dict[tuple[str, str, int, int], Lane] | None = None
+        self._whole_listing = CostDelay(_LISTING_FACTOR)
+        self._listing = CostDelay()
         self._outdated_at = float("-inf")
-        self._fastest_scan = float("inf")
+        self._fastest = _DISTANT
         self._refresh_due = self._full_scan_due = 0.0
         self._idle = False
         self._rate, self._finished, self._window_start = 0.0, 0, now
@@ -134,9 +144,10 @@ class ClaimScheduler:
                 claim_size(room), False, due_in <= 0, due_in if woken and self._idle and due_in > 0 else None
             )
         needed, due_in = woken and self._idle, self._full_scan_due - now
-        full = needed and due_in <= 0
-        refresh = not full and now >= self._refresh_due
-        return NextScan(claim_size(room), full, refresh, due_in if needed and not full else None)
+        whole = needed and self._heads is not None and now >= self._whole_listing.at
+        full = needed and due_in <= 0 and not whole
+        refresh = not full and (whole or now >= self._refresh_due)
+        return NextScan(claim_size(room), full, refresh, due_in if needed and due_in > 0 else None)
 
     def lanes(self, now: float, held_back: Mapping[str, int]) -> list[Lane]:
         """The lanes for the next claim, without those of held-back consumers; empty if there is nothing to claim from."""
@@ -145,13 +156,25 @@ class ClaimScheduler:
             self._refresh_due, self._idle = 0.0, True
         return found
 
-    def refreshed(self, found: Sequence[Lane], started: float, ended: float) -> None:
-        """Stores the lanes of a query; the next query is due after a multiple of its cost."""
+    def known(self, now: float) -> list[Lane] | None:
+        """The lanes to read from their floors when the lanes are listed; empty to read all from their start and learn
+        their floors, None if that is cheap and no floors are needed."""
+        if self._heads is None:
+            return None
+        if now >= self._whole_listing.at:
+            self._listing = self._whole_listing
+            return []
+        self._listing = CostDelay()
+        return [lane._replace(floor_at=lane.floor_at - self._margin) for lane in self._heads.values()]
+
+    def refreshed(self, listed: LaneList, started: float, ended: float) -> None:
+        """Stores the lanes of a query, and their floors; the next query is due after a multiple of its cost."""
+        self._store_floors(listed.floors, started, ended)
         self._lanes, self.trials, self.flow_lanes = [], {}, []
         if started <= self._outdated_at:
             # The query began before the change.
             return
-        for lane in found:
+        for lane in listed.lanes:
             if lane.blocked:
                 self.trials.setdefault(lane.consumer, []).append(lane)
             elif lane.flow is not None:
@@ -159,8 +182,29 @@ class ClaimScheduler:
                 self.finds_flow = True
             else:
                 self._lanes.append(lane)
-        self._floors = {lane[:4]: self._floors[lane[:4]] for lane in found if lane[:4] in self._floors}
+        self._floors = {lane[:4]: self._floors[lane[:4]] for lane in listed.lanes if lane[:4] in self._floors}
         self._refresh_due = ended + max(_SHORTEST_REFRESH, COST_FACTOR * (ended - started))
+
+    def _store_floors(self, floors: Sequence[Lane] | None, started: float, ended: float) -> None:
+        expensive = self._is_expensive(ended - started)
+        if floors is None or self._heads is None:
+            self._heads, self._whole_listing.at = {} if expensive else None, 0.0
+            return
+        self._listing.took(started, ended)
+        if self._listing is not self._whole_listing:
+            self._adapt_margin(expensive=expensive)
+        elif not expensive:
+            self._heads = None
+            return
+        # A lane that is not found again keeps its floor: there may be dead rows before it.
+        self._heads |= {lane[:4]: lane for lane in floors}
+
+    def _is_expensive(self, cost: float) -> bool:
+        self._fastest = min(self._fastest, cost)
+        return cost > CHEAP + 2 * self._fastest
+
+    def _adapt_margin(self, *, expensive: bool) -> None:
+        self._margin = max(_LEAST_SHALLOW, self._margin / 2) if expensive else min(SHALLOW, self._margin * 2)
 
     def outdate(self, now: float) -> None:
         """Discards the known lanes: nothing is claimed before the next query."""
@@ -173,6 +217,9 @@ class ClaimScheduler:
     def claimed(self, claims: Sequence[Claimed], started: float, ended: float) -> bool:
         """Records the result of a claim by lane, sorted by `urgency`; returns whether there may be more to claim."""
         self._depth.took(started, ended)
+        expensive = self._is_expensive(ended - started)
+        if self._depth is self._shallow:
+            self._adapt_margin(expensive=expensive)
         lowest: dict[tuple[str, str, int, int], Lane] = {}
         for claim in claims:
             name = (claim.queue, claim.consumer, claim.generation, claim.priority)
@@ -189,9 +236,8 @@ class ClaimScheduler:
     def _limit_full_scans(self, started: float, ended: float) -> None:
         # An expensive scan reads many dead rows; the floors keep the next claims away from them.
         cost = ended - started
-        self._fastest_scan = min(self._fastest_scan, cost)
-        expensive = cost > CHEAP + 2 * self._fastest_scan
-        self._full_scan_due = ended + (min(LONGEST_DELAY, COST_FACTOR * cost) if expensive else 0.0)
+        delay = min(LONGEST_DELAY, COST_FACTOR * cost) if self._is_expensive(cost) else 0.0
+        self._full_scan_due = ended + delay
 
     def _continue(self, found: bool, now: float, *, more: bool) -> bool:
         if not found:
@@ -220,7 +266,7 @@ class ClaimScheduler:
 
     def _lowered(self, lane: Lane) -> Lane:
         floor = self._floors.get(lane[:4])
-        return lane if floor is None else floor._replace(floor_at=floor.floor_at - SHALLOW, floor_id=lane.floor_id)
+        return lane if floor is None else floor._replace(floor_at=floor.floor_at - self._margin, floor_id=lane.floor_id)
 
 
 def wait_after_round(*, more: bool, poll: float, until_idle: bool, busy: bool, unsettled: bool) -> float | None:

@@ -31,7 +31,7 @@ from holdfast.engine.worker.deps import WorkerDeps
 from holdfast.engine.worker.lease import Lease
 from holdfast.engine.worker.options import WorkerOptions, instance_id
 from holdfast.engine.worker.periodic import every, first
-from holdfast.stores.deliveries.claim import Claimed, Lane, claim, discover_and_claim, lanes
+from holdfast.stores.deliveries.claim import Claimed, Lane, LaneList, claim, discover_and_claim, list_lanes
 from holdfast.stores.deliveries.worker import start_worker, stop_worker
 from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation
@@ -209,15 +209,14 @@ class WorkerSession:
         if scan.full_scan_in is not None:
             pool.full_scan_timer.start(scan.full_scan_in + _SLICE, self._control.wake.set)
         if scan.refresh:
-            scheduler.refreshed(await self._lanes(pool.queues), started, time.monotonic())
+            scheduler.refreshed(await self._lanes(pool.queues, scheduler.known(started)), started, time.monotonic())
             await self._flow.prepare_trials(scheduler.trials)
             self._accept(pool, await self._executor.trials(scheduler.trials, self._options))
         started = time.monotonic()
         if not (order := scheduler.lanes(started, self._held_back)):
             return False
-        claims = await self._store.run(
-            claim(order, self.id, self._options.lease, scan.size, suspects=self._options.suspects)
-        )
+        query = claim(order, self.id, self._options.lease, scan.size, suspects=self._options.suspects)
+        claims = await self._store.run(query)
         more = scheduler.claimed(claims, started, time.monotonic())
         self._accept(pool, claims)
         return more
@@ -246,12 +245,13 @@ class WorkerSession:
     def _discover_and_claim(self, pool: SlotPool, size: int) -> Operation[list[Claimed]]:
         """Finds the lanes and claims from them in one statement: an idle worker knows no lanes."""
         names = [name for name in sorted(self._deps.handlers) if not self._held_back[name]]
-        generation, lease, suspects = self._options.generation, self._options.lease, self._options.suspects
-        return discover_and_claim(names, generation, self.id, lease, size, queues=pool.queues, suspects=suspects)
+        options, known = self._options, pool.scheduler.known(time.monotonic()) or ()
+        claimant = (names, options.generation, self.id, options.lease, size)
+        return discover_and_claim(*claimant, queues=pool.queues, suspects=options.suspects, known=known)
 
-    async def _lanes(self, queues: tuple[str, ...] | None) -> list[Lane]:
-        consumers, generation = sorted(self._deps.handlers), self._options.generation
-        return await self._store.run(lanes(consumers, generation, queues=queues, suspects=self._options.suspects))
+    async def _lanes(self, queues: tuple[str, ...] | None, known: list[Lane] | None = None) -> LaneList:
+        names, generation, suspects = sorted(self._deps.handlers), self._options.generation, self._options.suspects
+        return await self._store.run(list_lanes(names, generation, queues=queues, suspects=suspects, known=known))
 
     def _spawn_slot_soon(self, pool: SlotPool) -> None:
         """Checks, once per turn of the loop, whether the waiting deliveries need one more slot."""
@@ -328,7 +328,7 @@ class WorkerSession:
     async def _wait_when_idle(self, poll: float) -> float:
         """Stops the worker if nothing is due within the idle limit; otherwise returns the seconds to wait for it."""
         if self._options.suspects:
-            if not await self._lanes(None if self._options.queues is None else tuple(self._options.queues)):
+            if not (await self._lanes(self._pools[0].queues)).lanes:
                 self._control.end()
             return poll
         await self._catch_up()

@@ -15,6 +15,7 @@ from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 
 LANE_COLUMNS = ("queue", "consumer", "generation", "priority", "floor_at", "floor_id")
+_KNOWN_COLUMNS = ("known_queue", "known_consumer", "known_generation", "known_priority", "known_at")
 _PLAIN = [None, None, None, None]
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 LOWEST_ID = UUID(int=0)
@@ -60,6 +61,16 @@ class Lane(NamedTuple):
     """The consumer was blocked and its pause is over: claim from it with `claim_trial` only."""
     flow: LaneFlow | None = None
     """The flow control of its consumer or queue; claim from such a lane with `claim_flow` only."""
+
+
+_FIRST_LANE = Lane("", "", 0, 0)
+
+
+class LaneList(NamedTuple):
+    """The lanes to claim from; `floors` are those of the oldest delivery of each lane of the store, if they were read."""
+
+    lanes: list[Lane]
+    floors: list[Lane] | None = None
 
 
 class Claimed(NamedTuple):
@@ -123,13 +134,35 @@ def lanes(
     Excluded: paused queues and consumers, blocked consumers until their pause is over, and generations that a live
     worker still serves.
     """
-    rows = yield Query("lanes", serving(consumers, generation, queues), slots=_suspicion(suspects))
-    return [
-        Lane(
-            queue, consumer, generation, priority, blocked=bool(blocked), flow=None if flow == _PLAIN else _flow(*flow)
-        )
-        for queue, consumer, generation, priority, blocked, *flow in rows
-    ]
+    return [_read_lane(row) for row in (yield _lanes_query(consumers, generation, queues, suspects))]
+
+
+@operation(reads=True, hot=True)
+def list_lanes(
+    consumers: Sequence[str],
+    generation: int,
+    *,
+    queues: Sequence[str] | None = None,
+    suspects: bool = False,
+    known: Sequence[Lane] | None = None,
+) -> Steps[LaneList]:
+    """`lanes`, and with `known` the floors of all lanes of the store. A known lane is read from its floor only.
+
+    This is for a store with many dead rows, where the start of a lane is expensive to read. A delivery below the floor of
+    its lane is not found, so the caller lists without known lanes from time to time.
+    """
+    query = _lanes_query(consumers, generation, queues, suspects)
+    if known is None:
+        return LaneList([_read_lane(row) for row in (yield query)], None)
+    rows = yield query._replace(name="lanes_above", batches={"known": _known(known)})
+    found = sorted(
+        (_read_lane(row[:-1]) for row in rows if row[-1] is None), key=lambda lane: (lane.priority, *lane[:3])
+    )
+    return LaneList(found, [Lane(q, c, g, p, aware_time(at)) for q, c, g, p, *_, at in rows if at is not None])
+
+
+def _lanes_query(consumers: Sequence[str], generation: int, queues: Sequence[str] | None, suspects: bool) -> Query:
+    return Query("lanes", serving(consumers, generation, queues), slots=_suspicion(suspects))
 
 
 @operation(single=True, hot=True)
@@ -196,12 +229,16 @@ def discover_and_claim(
     *,
     queues: Sequence[str] | None = None,
     suspects: bool = False,
+    known: Sequence[Lane] = (),
 ) -> Steps[list[Claimed]]:
-    """`lanes` and `claim` in one statement, for an idle worker; without blocked consumers."""
-    served = serving(consumers, generation, queues)
-    rows = yield Query(
-        "discover_and_claim", {**served, "worker": worker, "lease": lease}, slots=_suspicion(suspects), limit=limit
-    )
+    """`lanes` and `claim` in one statement, for an idle worker; without blocked consumers.
+
+    Lanes in `known` are read from their floor only, as by `list_lanes`.
+    """
+    values = {**serving(consumers, generation, queues), "worker": worker, "lease": lease}
+    slots = (*_suspicion(suspects), ("found_lanes", ("lane_above" if known else "lane",)))
+    batches = {"known": _known(known)} if known else {}
+    rows = yield Query("discover_and_claim", values, batches, slots=slots, limit=limit)
     return [read_claimed(row) for row in rows]
 
 
@@ -252,6 +289,18 @@ def serving(consumers: Sequence[str], generation: int, queues: Sequence[str] | N
     """The values of the fragment `runnable`: what a worker may claim."""
     names = None if queues is None else list(queues)
     return {"consumers": list(consumers), "generation": generation, "queues": names}
+
+
+def _read_lane(row: Row) -> Lane:
+    queue, consumer, generation, priority, blocked, *flow = row
+    return Lane(
+        queue, consumer, generation, priority, blocked=bool(blocked), flow=None if flow == _PLAIN else _flow(*flow)
+    )
+
+
+def _known(lanes: Sequence[Lane]) -> dict[str, list[object]]:
+    """Known lanes as a batch. The first one is before all others: from it the search for unknown lanes begins."""
+    return columns(_KNOWN_COLUMNS, (lane[: len(_KNOWN_COLUMNS)] for lane in (_FIRST_LANE, *lanes)))
 
 
 def _suspicion(suspects: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:

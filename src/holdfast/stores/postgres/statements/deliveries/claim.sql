@@ -25,18 +25,106 @@ from lane l
 {runnable}
 order by l.priority, l.queue, l.consumer, l.generation
 
+-- name: lanes_above
+-- As `lanes`, but each known lane is read from its floor, so that the dead rows of an old snapshot are not read again.
+-- The rows of the second part are floors for the next time: of all lanes, also those that this worker does not serve.
+-- Unknown lanes are searched between a known one and the next, one range for each column: before version 18, PostgreSQL
+-- does not end a scan at `(queue, consumer, generation, priority) < (...)`, but reads the dead rows of the next lane.
+{lane_above}
+select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null,
+       c.flow, c.flow_override, q.flow, q.flow_override, null::timestamptz as floor_at
+from lane l
+{runnable}
+union all
+select h.queue, h.consumer, h.generation, h.priority, null, null, null, null, null, h.floor_at from head h
+
 -- fragment: lane
 with recursive lane as (
-  (select d.queue, d.consumer, d.generation, d.priority from {hf}delivery d
+  (select d.queue, d.consumer, d.generation, d.priority, '-infinity'::timestamptz as floor_at from {hf}delivery d
    where d.status = 'pending' and {suspicion}
    order by d.queue, d.consumer, d.generation, d.priority limit 1)
   union all
-  select n.queue, n.consumer, n.generation, n.priority
+  select n.queue, n.consumer, n.generation, n.priority, '-infinity'
   from lane l cross join lateral (
     select d.queue, d.consumer, d.generation, d.priority from {hf}delivery d
     where d.status = 'pending' and {suspicion}
       and (d.queue, d.consumer, d.generation, d.priority) > (l.queue, l.consumer, l.generation, l.priority)
     order by d.queue, d.consumer, d.generation, d.priority limit 1) n)
+
+-- fragment: lane_above
+with recursive known as materialized (
+  select g.queue, g.consumer, g.generation, g.priority, g.floor_at,
+         lead(g.queue) over w as to_queue, lead(g.consumer) over w as to_consumer,
+         lead(g.generation) over w as to_generation, lead(g.priority) over w as to_priority
+  from unnest(:known_queue::text[], :known_consumer::text[], :known_generation::bigint[], :known_priority::smallint[],
+              :known_at::timestamptz[]) g (queue, consumer, generation, priority, floor_at)
+  window w as (order by g.queue, g.consumer, g.generation, g.priority)),
+unknown as (
+  select k.queue, k.consumer, k.generation, k.priority, null::timestamptz as run_at,
+         k.to_queue, k.to_consumer, k.to_generation, k.to_priority
+  from known k
+  union all
+  select n.queue, n.consumer, n.generation, n.priority, n.run_at,
+         p.to_queue, p.to_consumer, p.to_generation, p.to_priority
+  from unknown p cross join lateral (
+    select * from (
+      (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+       where d.status = 'pending' and {suspicion} and p.to_queue is null
+         and (d.queue, d.consumer, d.generation, d.priority) > (p.queue, p.consumer, p.generation, p.priority)
+       order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+      union all
+      (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+       where d.status = 'pending' and {suspicion} and p.to_queue <> p.queue
+         and (d.queue, d.consumer, d.generation, d.priority) > (p.queue, p.consumer, p.generation, p.priority)
+         and d.queue < p.to_queue
+       order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+      union all
+      (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+       where d.status = 'pending' and {suspicion} and p.to_queue = p.queue and p.to_consumer <> p.consumer
+         and d.queue = p.queue and (d.consumer, d.generation, d.priority) > (p.consumer, p.generation, p.priority)
+         and d.consumer < p.to_consumer
+       order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+      union all
+      (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+       where d.status = 'pending' and {suspicion} and (p.to_queue, p.to_consumer) = (p.queue, p.consumer) and p.to_generation <> p.generation
+         and d.queue = p.queue and d.consumer = p.consumer
+         and (d.generation, d.priority) > (p.generation, p.priority) and d.generation < p.to_generation
+       order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+      union all
+      (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+       where d.status = 'pending' and {suspicion} and (p.to_queue, p.to_consumer, p.to_generation) = (p.queue, p.consumer, p.generation)
+         and d.queue = p.queue and d.consumer = p.consumer and d.generation = p.generation
+         and d.priority > p.priority and d.priority < p.to_priority
+       order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+      union all
+      (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+       where d.status = 'pending' and {suspicion} and p.to_queue <> p.queue
+         and d.queue = p.to_queue and d.consumer < p.to_consumer
+       order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+      union all
+      (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+       where d.status = 'pending' and {suspicion} and (p.to_queue, p.to_consumer) <> (p.queue, p.consumer)
+         and d.queue = p.to_queue and d.consumer = p.to_consumer and d.generation < p.to_generation
+       order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+      union all
+      (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+       where d.status = 'pending' and {suspicion} and (p.to_queue, p.to_consumer, p.to_generation) <> (p.queue, p.consumer, p.generation)
+         and d.queue = p.to_queue and d.consumer = p.to_consumer and d.generation = p.to_generation
+         and d.priority < p.to_priority
+       order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)) s
+    limit 1) n),
+head as materialized (
+  select k.queue, k.consumer, k.generation, k.priority, least(h.run_at, now()) as floor_at, h.run_at is not null as is_live
+  from known k left join lateral (
+    select d.run_at from {hf}delivery d
+    where d.status = 'pending' and {suspicion}
+      and d.queue = k.queue and d.consumer = k.consumer and d.generation = k.generation and d.priority = k.priority
+      and d.run_at >= k.floor_at
+    order by d.run_at, d.id limit 1) h on true
+  where k.queue <> ''
+  union all
+  select u.queue, u.consumer, u.generation, u.priority, least(u.run_at, now()), true from unknown u where u.run_at is not null),
+lane as (select h.queue, h.consumer, h.generation, h.priority, h.floor_at from head h where h.is_live)
 
 -- fragment: runnable
 left join {hf}queue q on q.name = l.queue
@@ -79,9 +167,9 @@ select {claimed} from u
 
 -- name: discover_and_claim
 -- Finds the lanes and claims from them in one statement, for an idle worker, where latency matters.
-{lane},
+{found_lanes},
 found as materialized (
-  select l.queue, l.consumer, l.generation, l.priority from lane l
+  select l.queue, l.consumer, l.generation, l.priority, l.floor_at from lane l
   {runnable}
   and c.blocked_until is null and c.flow is null and q.flow is null
   order by l.priority, l.queue, l.consumer, l.generation),
@@ -92,7 +180,7 @@ c as materialized (
     select d.id from {hf}delivery d
     where d.status = 'pending' and {suspicion}
       and d.queue = l.queue and d.consumer = l.consumer and d.generation = l.generation and d.priority = l.priority
-      and d.run_at <= now()
+      and d.run_at >= l.floor_at and d.run_at <= now()
     order by d.run_at, d.id limit {limit} for update skip locked) d
   limit {limit}),
 u as (

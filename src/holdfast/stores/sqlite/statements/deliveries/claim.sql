@@ -25,6 +25,20 @@ from head join {hf}delivery l on l.rowid = head.row
 {runnable}
 order by l.priority, l.queue, l.consumer, l.generation
 
+-- name: lanes_above
+-- As `lanes`, with the current time as a floor of each lane: SQLite removes the index entries of claimed rows at once.
+{lane_above}
+select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null,
+       c.flow, c.flow_override, q.flow, q.flow_override, null as floor_at
+from head join {hf}delivery l on l.rowid = head.row
+{runnable}
+union all
+select l.queue, l.consumer, l.generation, l.priority, null, null, null, null, null, min(l.run_at, {now})
+from head join {hf}delivery l on l.rowid = head.row
+
+-- fragment: lane_above
+{lane}
+
 -- fragment: lane
 with recursive head(row) as (
   select (select d.rowid from {hf}delivery d where d.status = 'pending' and {suspicion}
@@ -84,7 +98,7 @@ select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value {
 update {hf}delivery
 {taken}
 where id in (
-  {lane},
+  {found_lanes},
   found as (
     select l.queue, l.consumer, l.generation, l.priority
     from head join {hf}delivery l on l.rowid = head.row
