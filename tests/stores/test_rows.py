@@ -136,7 +136,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "list_plan_items": names(PlanItem),
     "list_requests": names(KeyRecord),
     "listed_endpoints": ENDPOINT,
-    "load_heads": ("queue", "consumer", "state", "size", "oldest_at", "now"),
+    "load_heads": ("queue", "consumer", "state", "size", "oldest_at", "now", "generation", "priority", "since"),
     "load_sizes": ("n", "size"),
     "lock_deliveries": ("id", "fence"),
     "log_ahead": ("position", "id", "size", "seen"),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from holdfast.core.change import DeadLetter
@@ -177,6 +178,32 @@ def test_counting_reads_indexes_alone_and_each_entry_once(full: PostgresStore, m
         )
         sizes = asked.explain("load_sizes")
         _index_only(sizes, {"delivery_claim", "delivery_suspect", "delivery_failed_count"}, 25_000 + 84_000)
+
+
+def test_under_a_held_snapshot_a_count_starts_at_the_oldest_delivery(postgres18: PostgresServer) -> None:
+    """The dead rows before it have been read once, to find it."""
+    store = PostgresStore(postgres18.create_database("counting_held"))
+    store.migrate()
+    pile(store, Heap("mail", 40_000))
+    sql(store, "update {hf}delivery set priority = 1")
+    sql(store, "vacuum analyze {hf}delivery")
+    with session(store) as asked, psycopg.connect(store.conninfo) as old:
+        old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        old.execute("select count(*) from holdfast.worker")
+        first = "(select id from {hf}delivery where status = 'pending' order by run_at limit 36000)"
+        sql(store, f"update {{hf}}delivery set status = 'delivered' where id in {first}")
+        assert shown(asked.run(counts()))["default", "mail", "pending"] == "4,000"
+        heads, sizes = asked.explain("load_heads"), asked.explain("load_sizes")
+        # Published long ago, in a transaction that commits only now.
+        late = "(select id from {hf}delivery where status = 'pending' order by run_at desc limit 1)"
+        sql(store, f"update {{hf}}delivery set run_at = now() - interval '3 days' where id = {late}")
+        (pending,) = [one for one in asked.run(counts()) if one.state == "pending"]
+        assert pending.count == 4000
+        assert pending.oldest_at is not None
+        assert pending.now - pending.oldest_at > timedelta(days=2)
+    store.close_sync()
+    assert heads.buffers > 500
+    assert sizes.buffers < heads.buffers / 4
 
 
 @pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])

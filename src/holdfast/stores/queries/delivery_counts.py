@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from holdfast.core.values.bounded_count import NONE, BoundedCount, total
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
-from holdfast.stores.operation import Query, Row, Steps, columns, operation
+from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
 from holdfast.stores.queries.query import Count, FailureGroup, page_size
 
 BUDGET = 500_000
@@ -77,11 +78,12 @@ def counts(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> Step
     sizes of consumers whose dead letters are in one queue; only the others are counted.
     """
     most = _ALL if exact else _IN_FLIGHT
-    heads = yield Query("load_heads", limit=most)
-    lanes = [(state, queue, consumer) for queue, consumer, state, size, *_ in heads if size is None]
+    heads, starts = _by_consumer((yield Query("load_heads", limit=most)))
+    lanes = list(starts)
     sizes = {} if dead is None else _known_sizes(lanes, dead)
     unknown = [lane for lane in lanes if lane not in sizes]
-    sized = yield from _sizes("load_sizes", "lanes", _LANE, unknown, _ALL if exact else _FEW)
+    items = [(*lane, *starts[lane]) for lane in unknown]
+    sized = yield from _sizes("load_sizes", "lanes", _LANE, items, _ALL if exact else _FEW)
     sizes |= {lane: size for lane, (size, _) in zip(unknown, sized, strict=True)}
     capped = sum(row[3] or 0 for row in heads) >= most
     found = []
@@ -89,6 +91,22 @@ def counts(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> Step
         queue, consumer, state, size, *_ = row
         found.append(_count(row, sizes[state, queue, consumer] if size is None else BoundedCount(size, capped)))
     return [one for one in found if one.count]
+
+
+def _by_consumer(rows: Rows) -> tuple[list[Row], dict[tuple[str, str, str], list[Any]]]:
+    """The rows of each queue, consumer and state as one, with the oldest delivery, and where to start to count them."""
+    heads: dict[tuple[str, str, str], list[Any]] = {}
+    starts: dict[tuple[str, str, str], list[Any]] = {}
+    for queue, consumer, state, size, oldest, now, *start in rows:
+        lane = (state, queue, consumer)
+        if lane not in heads:
+            heads[lane] = [queue, consumer, state, size, oldest, now]
+            if size is None:
+                starts[lane] = start
+        else:
+            # Another lane of pending deliveries. A count continues through all of them, in the order of the index.
+            heads[lane][4], starts[lane] = min(heads[lane][4], oldest), min(starts[lane], start)
+    return list(heads.values()), starts
 
 
 def _known_sizes(
@@ -160,7 +178,7 @@ def group_size(consumer: str, group: str) -> Steps[BoundedCount]:
     return size
 
 
-_LANE = ("n", "state", "queue", "consumer")
+_LANE = ("n", "state", "queue", "consumer", "generation", "priority", "since")
 _KIND = ("n", "fingerprint", "consumer")
 
 

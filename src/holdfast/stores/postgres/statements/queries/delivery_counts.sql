@@ -1,6 +1,8 @@
 -- name: load_heads
 -- The states of each queue and consumer, with the oldest delivery, by loose index scans: cost grows with lanes,
--- not rows. In-flight deliveries are few and are counted here. Each order matches an index, so that no plan sorts.
+-- not rows. In-flight deliveries are few and are counted here. Each order matches an index, so that no plan sorts. The
+-- last columns are the place of the oldest delivery of a lane: a count from there does not read the dead rows before it
+-- again, which stay while a transaction holds an old snapshot.
 with recursive waiting as (
   (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
    where d.status = 'pending' and not d.suspect
@@ -28,21 +30,21 @@ ended as (
     select d.consumer, d.queue from {hf}delivery d
     where d.status = 'failed' and (d.consumer, d.queue) > (l.consumer, l.queue)
     order by d.consumer, d.queue limit 1) n)
-select w.queue, w.consumer, 'pending', null::bigint, min(w.run_at), now() from waiting w group by w.queue, w.consumer
+select w.queue, w.consumer, 'pending', null::bigint, w.run_at as oldest_at, now(), w.generation, w.priority, w.run_at as since from waiting w
 union all
-select s.queue, s.consumer, 'suspect', null, min(s.run_at), now() from suspected s group by s.queue, s.consumer
+select s.queue, s.consumer, 'suspect', null, s.run_at, now(), s.generation, s.priority, s.run_at from suspected s
 union all
-select r.queue, r.consumer, 'in_flight', count(*), min(r.claimed_at), now()
+select r.queue, r.consumer, 'in_flight', count(*), min(r.claimed_at), now(), null, null, null
 from (select d.queue, d.consumer, d.claimed_at from {hf}delivery d where d.status = 'in_flight' limit {limit}) r
 group by r.queue, r.consumer
 union all
-select e.queue, e.consumer, 'failed', null, h.completed_at, now()
+select e.queue, e.consumer, 'failed', null, h.completed_at, now(), null, null, null
 from ended e cross join lateral (
   select d.completed_at from {hf}delivery d
   where d.status = 'failed' and d.discarded_at is null and d.consumer = e.consumer and d.queue = e.queue
   order by d.consumer, d.queue, d.discarded_at, d.completed_at limit 1) h
 union all
-select e.queue, e.consumer, 'discarded', null, h.discarded_at, now()
+select e.queue, e.consumer, 'discarded', null, h.discarded_at, now(), null, null, null
 from ended e cross join lateral (
   select d.discarded_at from {hf}delivery d
   where d.status = 'failed' and d.discarded_at is not null and d.consumer = e.consumer and d.queue = e.queue
@@ -54,10 +56,12 @@ select l.n, case l.state
   when 'pending' then (select count(*) from (
     select from {hf}delivery d
     where d.status = 'pending' and not d.suspect and d.queue = l.queue and d.consumer = l.consumer
+      and (d.generation, d.priority, d.run_at) >= (l.generation, l.priority, l.since)
     order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit :bound::bigint) c)
   when 'suspect' then (select count(*) from (
     select from {hf}delivery d
     where d.status = 'pending' and d.suspect and d.queue = l.queue and d.consumer = l.consumer
+      and (d.generation, d.priority, d.run_at) >= (l.generation, l.priority, l.since)
     order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit :bound::bigint) c)
   when 'failed' then (select count(*) from (
     select from {hf}delivery d
@@ -68,7 +72,8 @@ select l.n, case l.state
     where d.status = 'failed' and d.discarded_at is not null and d.consumer = l.consumer and d.queue = l.queue
     order by d.consumer, d.queue, d.discarded_at, d.completed_at limit :bound::bigint) c)
   end
-from unnest(:n::bigint[], :state::text[], :queue::text[], :consumer::text[]) l (n, state, queue, consumer)
+from unnest(:n::bigint[], :state::text[], :queue::text[], :consumer::text[], :generation::bigint[], :priority::smallint[],
+            :since::timestamptz[]) l (n, state, queue, consumer, generation, priority, since)
 
 -- name: failure_kinds
 -- The fingerprints and consumers of dead letters, by a loose index scan that ends at a bound.

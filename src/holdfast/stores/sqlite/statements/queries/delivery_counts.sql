@@ -60,19 +60,19 @@ failing as (
      where d.status = 'failed' and d.consumer = l.consumer and d.queue = l.queue and d.discarded_at is not null
      order by d.discarded_at limit 1) as discarded_at
   from ended join {hf}delivery l on l.rowid = ended.row)
-select l.queue, l.consumer, 'pending', null, min(l.run_at), {now}
+select l.queue, l.consumer, 'pending', null, min(l.run_at), {now}, null, null, null as since
 from waiting join {hf}delivery l on l.rowid = waiting.row group by l.queue, l.consumer
 union all
-select l.queue, l.consumer, 'suspect', null, min(l.run_at), {now}
+select l.queue, l.consumer, 'suspect', null, min(l.run_at), {now}, null, null, null
 from suspected join {hf}delivery l on l.rowid = suspected.row group by l.queue, l.consumer
 union all
-select r.queue, r.consumer, 'in_flight', count(*), min(r.claimed_at), {now}
+select r.queue, r.consumer, 'in_flight', count(*), min(r.claimed_at), {now}, null, null, null
 from (select d.queue, d.consumer, d.claimed_at from {hf}delivery d where d.status = 'in_flight' limit :limit) r
 group by r.queue, r.consumer
 union all
-select f.queue, f.consumer, 'failed', null, f.failed_at, {now} from failing f where f.failed_at is not null
+select f.queue, f.consumer, 'failed', null, f.failed_at, {now}, null, null, null from failing f where f.failed_at is not null
 union all
-select f.queue, f.consumer, 'discarded', null, f.discarded_at, {now} from failing f where f.discarded_at is not null
+select f.queue, f.consumer, 'discarded', null, f.discarded_at, {now}, null, null, null from failing f where f.discarded_at is not null
 
 -- name: load_sizes
 -- The number of deliveries of each queue, consumer and state, counted up to a bound.
