@@ -1,5 +1,6 @@
 """Typical mistakes of the first hour, and the remedy that the error names."""
 
+import copy
 import subprocess
 import sys
 import uuid
@@ -92,11 +93,12 @@ def test_the_methods_of_other_libraries_are_refused_with_the_one_to_use(hf: Hold
     def send(to: str) -> None: ...
 
     job: Any = send
-    with pytest.raises(AttributeError, match=r"job send has no attribute 'delay'; write job.enqueue\(...\)"):
+    with pytest.raises(AttributeError, match=r"a job has no attribute 'delay'; write job.enqueue\(...\)"):
         job.delay("ada")
     with pytest.raises(AttributeError, match=r"'apply_async'; give options before the arguments"):
         job.apply_async(("ada",), countdown=5)
     assert not hasattr(job, "anything")
+    assert copy.copy(job).name == "send"
 
 
 @pytest.mark.parametrize("by", ["headers:tenant", "Header:tenant", "heder:tenant"])

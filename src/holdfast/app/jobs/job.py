@@ -114,7 +114,8 @@ class Job(Generic[P, R]):
 
         def __getattr__(self, name: str) -> object:
             remedy = _ELSEWHERE.get(name)
-            raise AttributeError(f"job {self.__name__} has no attribute {name!r}" + (f"; {remedy}" if remedy else ""))
+            # No attribute of the job is read here: `copy` asks for names before there are any.
+            raise AttributeError(f"a job has no attribute {name!r}" + (f"; {remedy}" if remedy else ""))
 
     @property
     def _runtime(self) -> Runtime:
