@@ -1,5 +1,7 @@
 """Search: every field an operator knows something by, within a bound, and no secrets."""
 
+from datetime import timedelta
+
 import pytest
 
 from holdfast.core.change import DeadLetter, Deliver
@@ -7,7 +9,12 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.redaction.redact import Redaction
 from holdfast.ops.queries.search import SearchResult
 from holdfast.ops.service import Operations
+from holdfast.outbound.webhooks.endpoint import new_endpoint
+from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.admin.redaction import declare
+from holdfast.stores.integrations.breaker import trip_breaker
+from holdfast.stores.integrations.webhook import add_endpoint
+from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import search as scanning
 from tests.support.builders import claim_all, failure, finish, message, put, register_consumers
@@ -116,3 +123,36 @@ async def test_a_text_that_is_too_short_or_too_long_is_refused(ops: Operations, 
 async def test_a_place_to_continue_from_that_cannot_be_read_is_refused(ops: Operations, after: str) -> None:
     with pytest.raises(ConfigurationError, match="`after` is not valid"):
         await ops.search("boom", after=after)
+
+
+async def test_items_with_names_are_found(store: Store, ops: Operations) -> None:
+    await register_consumers(store, {"billing": ["order.placed"]}, queue="payments")
+    await register_consumers(store, {"report": []}, queue="nightly")
+    await store.run(save_schedules([("report:acme", "0 7 * * *", "UTC", "last"), ("tidy", "0 8 * * *", "UTC", "last")]))
+    await store.run(trip_breaker("acme-api", timedelta(minutes=5), "ada", "down"))
+    secret = "https://hooks.acme.example/t0ken"
+    options = WebhookOptions()
+    await store.run(add_endpoint(new_endpoint(secret, events=["order.*"], options=options, tenant="acme-7"), "ada"))
+
+    async def found(text: str) -> list[tuple[str, str]]:
+        return [(one.kind, one.name) for one in (await ops.search(text)).items if one.kind != "webhook"]
+
+    assert await found("BILL") == [("consumer", "billing")]
+    assert await found("order.placed") == [("consumer", "billing")]
+    assert await found("nightly") == [("queue", "nightly")]
+    assert await found("acme") == [("breaker", "acme-api"), ("schedule", "report:acme")]
+    assert await found("tidy") == [("schedule", "tidy")]
+    (endpoint,) = [one for one in (await ops.search("acme-7")).items if one.kind == "webhook"]
+    assert endpoint.text == "https://hooks.acme.example/… order.* acme-7"
+    assert await found("t0ken") == []
+    assert (await ops.search("t0ken")).items == ()
+    first = await ops.search("order")
+    assert first.items
+    if first.next is not None:
+        assert (await ops.search("order", after=first.next)).items == ()
+
+
+async def test_a_search_lists_a_few_items_of_a_kind(store: Store, ops: Operations) -> None:
+    await store.run(save_schedules([(f"digest:{n:03}", "0 7 * * *", "UTC", "last") for n in range(30)]))
+    assert [one.name for one in (await ops.search("digest")).items] == [f"digest:{n:03}" for n in range(10)]
+    assert [one.name for one in (await ops.search("digest:029")).items] == ["digest:029"]

@@ -107,6 +107,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "failure_examples": ("n", "id", "error_type", "last_error", "completed_at"),
     "failure_kinds": ("fingerprint", "consumer"),
     "following_deliveries": SUMMARY,
+    "field_values": ("n", "value", "count"),
     "flow_queues": ("name", "flow", "flow_override"),
     "flow_totals": names(FlowTotals),
     "key_counts": names(KeyCounts),

@@ -15,6 +15,7 @@ from holdfast.ops.queries import request_trace as _trail
 from holdfast.ops.queries import samples as _samples
 from holdfast.ops.queries import search as _search
 from holdfast.ops.queries import stats as _stats
+from holdfast.ops.queries import tenants as _tenants
 from holdfast.ops.queries import throughput as _trend
 from holdfast.ops.queries import workflows as _workflows
 from holdfast.ops.resources import breakers as _breakers
@@ -40,6 +41,7 @@ class _Catalogue:
     metrics = ServiceMethod(_metrics.metrics)
     trend = ServiceMethod(_trend.trend)
     retrying = ServiceMethod(_trend.retrying)
+    tenants = ServiceMethod(_tenants.tenants)
     doctor = ServiceMethod(_doctor.doctor)
 
     deliveries = ServiceMethod(_deliveries.deliveries)

@@ -34,6 +34,7 @@ from holdfast.stores.messages.registry import Declaration, EventSubscription, ca
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.queries import query
 from holdfast.stores.queries.delivery_counts import counts, failure_groups
+from holdfast.stores.queries.field_values import field_values
 from holdfast.stores.queries.health import at_history_bound
 from holdfast.stores.queries.query import Filter, clock, deliveries, deliveries_of
 from holdfast.stores.queries.request_trace import request_messages, trail_audit, trail_deliveries, trail_runs
@@ -654,6 +655,9 @@ def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
     indexes(failure_groups())
     slots = [uuid7(n, 0) for n in range(3)]
     indexes(accepted_samples(slots, 10))
+    states = [(state, "default", "billing") for state in ("pending", "in_flight", "failed")]
+    sampled = indexes(field_values(["tenant"], states, 10, is_header=True))
+    assert sampled >= {"delivery_claim", "delivery_failed_count"}
     indexes(position_gaps(slots, 10))
     assert "delivery_failed" in indexes(accepted_counts(slots, exact=True))
     assert "delivery_failed_count" in indexes(died([datetime.now(UTC)], timedelta(minutes=1)))

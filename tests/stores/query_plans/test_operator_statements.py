@@ -8,6 +8,7 @@ from holdfast.stores.admin.audit import AuditFilter, audit_page
 from holdfast.stores.admin.plan_results import follow_plan
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.queries.failure import failing_runs
+from holdfast.stores.queries.field_values import field_values
 from holdfast.stores.queries.health import at_history_bound
 from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.stores.queries.search import deliveries_by_prefix, search_stretch
@@ -69,6 +70,18 @@ def test_a_search_scans_one_stretch(full: PostgresStore, dead: bool) -> None:
         plan = asked.explain("search_deliveries")
         assert "Seq Scan" not in plan.scans("delivery") | plan.scans("message")
         assert plan.rows_read("delivery") + plan.rows_removed("delivery") <= 2_000
+
+
+@pytest.mark.parametrize("is_header", [True, False])
+def test_the_values_of_a_field_are_read_from_a_sample(full: PostgresStore, is_header: bool) -> None:
+    lanes = [(state, "default", "export") for state in ("pending", "in_flight", "failed")]
+    with session(full) as asked:
+        found = asked.run(field_values(["tenant"], lanes, 100, is_header=is_header))
+        assert [(one.n, one.size) for one in found] == [(2, 100)]
+        plan = asked.explain("field_values")
+        assert "Seq Scan" not in plan.scans("delivery") | plan.scans("message")
+        assert plan.rows_read("delivery") + plan.rows_removed("delivery") <= 200
+        assert plan.rows_read("message") <= 100
 
 
 def test_full_failure_histories_are_found_by_the_index_of_replayed_deliveries(full: PostgresStore) -> None:

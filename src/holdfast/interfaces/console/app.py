@@ -76,6 +76,7 @@ PAGES: dict[str, View] = {
     "/queues": system.queues,
     "/consumers": system.consumers,
     "/flow": flow.flow,
+    "/tenants": flow.tenants,
     "/projectors": system.projectors,
     "/workflows": workflows.workflows,
     "/workflows/{id}": workflows.workflow_run,

@@ -16,6 +16,7 @@ from holdfast.core.encryption import encrypted_value
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import Message
 from holdfast.ops.queries.deliveries import groups_where
+from holdfast.ops.queries.name_search import NamedItem, named_items
 from holdfast.ops.queries.redaction import redactor, shown_listed, shown_message
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.queries import query
@@ -48,12 +49,13 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The result of a search.
+    """The result of a search. `items` are those with names, such as queues and schedules.
 
     `dead_scanned` and `scanned` are the approximate numbers of scanned dead letters and other deliveries, newest first, or
     None if all were scanned; `back_to` is when the oldest scanned delivery was created. `next` continues the search.
     """
 
+    items: tuple[NamedItem, ...]
     groups: tuple[FailureGroup, ...]
     matches: tuple[Match, ...]
     dead_scanned: int | None
@@ -65,13 +67,15 @@ class SearchResult:
 def search(
     text: str, *, limit: int = 50, after: str | None = None, timer: Callable[[], float] = time.monotonic
 ) -> TaskSteps[SearchResult]:
-    """Failure groups and deliveries that contain `text`: in an id or a part of one, the consumer, type, key, error, tenant
+    """Named items, failure groups and deliveries that contain `text`: in an id or a part of one, the consumer, type, key, error, tenant
     and other headers, or the payload. Pass `next` as `after` to continue."""
     needle = _checked(text)
     limit = page_size(limit)
+    items: tuple[NamedItem, ...] = ()
     groups: tuple[FailureGroup, ...] = ()
     ids: list[UUID] = []
     if after is None:
+        items = tuple((yield from named_items(needle)))
         groups = tuple((yield from groups_where(lambda one: _in_group(one, needle), _GROUPS)))
         ids = yield from _indexed(needle, groups, limit)
     cursors = _read_cursors(after)
@@ -89,6 +93,7 @@ def search(
     matches = yield from _matches(needle, list(dict.fromkeys(ids)))
     more = any(cursor != _END for cursor in cursors.values())
     return SearchResult(
+        items=items,
         groups=groups,
         matches=tuple(matches),
         dead_scanned=None if cursors[True] == _END else counts[True],

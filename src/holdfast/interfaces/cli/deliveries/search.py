@@ -11,6 +11,7 @@ from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.deliveries import search_scope, state
 from holdfast.interfaces.presentation.formatting import one_line
+from holdfast.ops.queries.name_search import NamedItem
 from holdfast.ops.queries.search import Match
 from holdfast.stores.queries.query import FailureGroup
 
@@ -20,7 +21,9 @@ from holdfast.stores.queries.query import FailureGroup
 @click.option("--limit", type=PAGE, default=20, show_default=True, help="Maximum number of deliveries.")
 @click.option("--after", metavar="CURSOR", help="Continue a search from the cursor that it printed.")
 def cli(text: str, limit: int, after: str | None) -> None:
-    """Search failure groups and deliveries. Finds part of an id, error, key, tenant, type, consumer or payload.
+    """Search names, failure groups and deliveries. Finds part of an id, error, key, tenant, type, consumer or payload.
+
+    Names are those of consumers, queues, schedules, webhook endpoints and circuits, and the keys of workflow runs.
 
     \b
       holdfast search "connection refused"
@@ -33,6 +36,14 @@ def cli(text: str, limit: int, after: str | None) -> None:
         show_json(settings(), found)
         return
     now = ops.now()
+    if found.items:
+        items: list[Column[NamedItem]] = [
+            Column("KIND", lambda one: one.kind.replace("_", " ")),
+            Column("NAME", lambda one: one.name),
+            Column("DETAILS", lambda one: one_line(one.text), loose=True),
+        ]
+        print_table(found.items, items)
+        click.echo()
     if found.groups:
         groups: list[Column[FailureGroup]] = [
             Column("GROUP", lambda one: one.fingerprint or ""),
@@ -52,7 +63,7 @@ def cli(text: str, limit: int, after: str | None) -> None:
             Column("FOUND IN", lambda one: one_line(one.field), loose=True),
         ]
         print_table(found.matches, matches)
-    elif not found.groups:
+    elif not found.groups and not found.items:
         note("nothing found")
     note(search_scope(found))
     if found.next is not None:

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
 from starlette.responses import RedirectResponse
@@ -22,6 +22,7 @@ from holdfast.interfaces.presentation.filters import (
     parse_range,
 )
 from holdfast.ops.queries.deliveries import DeliveryDetail
+from holdfast.ops.queries.name_search import ItemKind, NamedItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,7 @@ async def find(request: ConsoleRequest) -> RedirectResponse:
         ("/workflows", request.ops.workflow_run),
         ("/messages", request.ops.message),
         ("/plans", request.ops.plan),
+        ("/job-groups", request.ops.job_group),
     ):
         try:
             await read(id)
@@ -223,7 +225,27 @@ async def search(request: ConsoleRequest) -> HtmlPage:
             "text": text,
             "found": found,
             "scope": search_scope(found),
+            "url_of": lambda one: _item_url(request, one),
             "request_id": text if any(one.field == "request_id" for one in found.matches) else None,
             **request.page_links(found.next, cursor="after"),
         },
     )
+
+
+def _item_url(request: ConsoleRequest, item: NamedItem) -> str:
+    """The page that shows an item with a name."""
+    match item.kind:
+        case ItemKind.CONSUMER:
+            return request.url("/consumers", name=item.name)
+        case ItemKind.QUEUE:
+            return request.url("/queues", name=item.name)
+        case ItemKind.SCHEDULE:
+            return request.url("/schedules", prefix=item.name)
+        case ItemKind.WEBHOOK:
+            return request.url("/webhooks", text=item.name)
+        case ItemKind.BREAKER:
+            return request.url("/breakers", name=item.name)
+        case ItemKind.WORKFLOW_RUN:
+            return request.url(f"/workflows/{item.name}")
+        case _:
+            assert_never(item.kind)

@@ -1,4 +1,4 @@
-"""Pages for flow control: the consumers that have any, and the keys of one of them."""
+"""Pages for flow control: the consumers that have any, the keys of one of them, and tenants."""
 
 import shlex
 
@@ -7,6 +7,7 @@ from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
 from holdfast.interfaces.presentation.filters import parse_choice
 from holdfast.interfaces.presentation.flow import flow_text
 from holdfast.ops.queries.flow_keys import KeyFilter
+from holdfast.ops.queries.tenants import BY_TENANT
 
 _STATES = (
     (KeyFilter.BLOCKED, "blocked by a dead letter"),
@@ -47,3 +48,21 @@ async def flow(request: ConsoleRequest) -> HtmlPage:
             "command": f"holdfast consumers keys {shlex.quote(page.consumer)}{options}",
         },
     )
+
+
+async def tenants(request: ConsoleRequest) -> HtmlPage:
+    """What waits, runs and failed for each tenant; with `tenant`, for each consumer of this one."""
+    by = request.query.get("by", BY_TENANT).strip()
+    # Not from `query`: the deliveries without a tenant have the name ''.
+    tenant = request.http.query_params.get("tenant")
+    stats = await request.cache.stats()
+    if by == BY_TENANT and tenant is None:
+        page = await request.cache.read("tenants", lambda ops: ops.tenants(known_loads=stats.loads))
+    else:
+        page = await request.ops.tenants(by=by, tenant=tenant, known_loads=stats.loads)
+    rows = page.tenants if tenant is None else page.consumers
+    filters = {"name": contains(lambda one: one.tenant)}
+    listed = name_list(request, rows, lambda one: f"{one.tenant} {one.consumer}", filters)
+    if by != BY_TENANT:
+        listed["chosen"]["by"] = by
+    return HtmlPage("tenants.html", {**listed, "page": page, "tenant": tenant, "by": by, "default": BY_TENANT})
