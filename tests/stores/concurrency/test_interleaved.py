@@ -18,7 +18,7 @@ from holdfast.stores.messages.publish import publish
 from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.workflows.advance import advance
+from holdfast.stores.workflows.advance import advance, items_join
 from holdfast.stores.workflows.items import start_items
 from holdfast.stores.workflows.wait import Suspension, memo, suspend
 from tests.stores.concurrency.query_hook import before_each_query
@@ -40,7 +40,6 @@ from tests.support.builders import (
     message,
     put,
     register_consumers,
-    sql,
     start,
     until_one_waits,
 )
@@ -211,8 +210,7 @@ async def test_the_last_item_wakes_a_step_whose_suspension_it_waited_for(postgre
     owner = claim_of(claimed)
     await store.run(start_items(owner, run, 0, "a/map:b#0", "b@a#0", "flow/b", ["1"]))
     (item,) = await claim_steps(store)
-    ((next,),) = sql(store, "select next from {hf}workflow_step where item is not null")
-    last = end(item)._replace(step="b@a#0", next=str(next))
+    last = end(item)._replace(step="b@a#0", next=items_join(run, "b@a#0"))
     parked = Suspension(run, "a/map:b#0", 0, claimed.id, claimed.fence, 0, None, None, False)
     with psycopg.connect(store.conninfo) as suspending:
         assert run_on(suspend("w1", [parked]), store.dialect, Psycopg(suspending)) == {claimed.id}

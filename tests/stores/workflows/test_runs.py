@@ -13,7 +13,7 @@ from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
 from holdfast.stores.queries.time_travel import abandon, travel
-from holdfast.stores.workflows.advance import advance, advance_completed, complete_step
+from holdfast.stores.workflows.advance import advance, advance_completed, complete_step, items_join
 from holdfast.stores.workflows.failure import cancel_run, fail_step
 from holdfast.stores.workflows.items import start_items
 from holdfast.stores.workflows.run import start_runs
@@ -241,12 +241,10 @@ async def test_items_join_once_and_wake_their_step(store: Store) -> None:
     parked = Suspension(run, "a/map:b#0", 0, claimed.id, claimed.fence, 0, None, None, False)
     await store.run(suspend("w1", [parked]))
     items = await claim_steps(store)
-    rows = sql(store, "select delivery_id, occurrence, next from {hf}workflow_step where item is not null")
-    found = {str(id): (int(str(n)), str(next)) for id, n, next in rows}
-    ends = [
-        end(item)._replace(step="b@a#0", occurrence=found[str(item.id)][0], next=found[str(item.id)][1])
-        for item in items
-    ]
+    rows = sql(store, "select delivery_id, occurrence from {hf}workflow_step where item is not null")
+    found = {str(id): int(str(n)) for id, n in rows}
+    join = items_join(run, "b@a#0")
+    ends = [end(item)._replace(step="b@a#0", occurrence=found[str(item.id)], next=join) for item in items]
 
     await store.run(advance("w1", ends[:2], events()))
     assert await claim_steps(store) == []

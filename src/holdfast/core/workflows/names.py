@@ -57,6 +57,16 @@ def item_parts(name: str) -> tuple[str, str, int]:
     return step, parent, int(call)
 
 
+def is_item(name: str) -> bool:
+    """Whether this is a name of `item_name`."""
+    return "@" in name
+
+
+def map_join(parent: str, step: str, call: int) -> str:
+    """The name of the join of one `ctx.map` call, which the step that called it remembers."""
+    return memo_name(parent, f"map:{step}#{call}")
+
+
 def step_of(consumer: str) -> str:
     """The step of a consumer of a workflow."""
     return consumer.rpartition("/")[2]

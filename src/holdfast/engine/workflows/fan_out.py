@@ -6,7 +6,7 @@ from uuid import UUID
 
 from holdfast.core.errors import ConfigurationError, WorkflowFailed
 from holdfast.core.events import payload
-from holdfast.core.workflows.names import item_name, memo_name, step_consumer
+from holdfast.core.workflows.names import item_name, map_join, memo_name, step_consumer
 from holdfast.engine.workflows.declaration import WorkflowDeclaration
 from holdfast.stores.operation import Operation
 from holdfast.stores.workflows.definition import definition
@@ -48,7 +48,7 @@ def map_items(step: "Step", function: Callable[..., Any], items: Iterable[object
     """Runs a mapped step once per item and returns the results in order; suspends the step until all are done."""
     spec = step.spec.workflow.mapped_step(function)
     call = step.next_call(f"map:{spec.name}")
-    join = memo_name(step.name, f"map:{spec.name}#{call}")
+    join = map_join(step.name, spec.name, call)
     name = item_name(spec.name, step.name, call)
     known = step.memo(join)
     if known is None:

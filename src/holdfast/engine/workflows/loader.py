@@ -127,7 +127,7 @@ def may_run(status: RunStatus, spec: StepSpec) -> bool:
 
 
 def _request(claimed: Claimed, spec: StepSpec) -> StepRequest:
-    return StepRequest(claimed.message_id, spec.name, spec.stored_results, claimed.id)
+    return StepRequest(claimed.message_id, spec.name, spec.stored_results, claimed.id, spec.item is not None)
 
 
 def _log_unavailable(claimed: Claimed, error: StoreUnavailable) -> None:

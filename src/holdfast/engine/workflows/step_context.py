@@ -11,7 +11,7 @@ from holdfast.engine.handlers.context import Context, SyncContext
 from holdfast.engine.workflows.deadline import RunningDeadline
 from holdfast.engine.workflows.declaration import StepSpec
 from holdfast.stores.operation import Operation
-from holdfast.stores.workflows.advance import NO_NEXT, StepEnd, complete_step, next_steps
+from holdfast.stores.workflows.advance import NO_NEXT, StepEnd, complete_step, items_join, next_steps
 from holdfast.stores.workflows.run import LoadedRun, StepRow
 from holdfast.stores.workflows.wait import Suspension
 
@@ -191,7 +191,7 @@ class MappedStep(StepContext):
         return self._item.name, self._item.occurrence
 
     def _next(self) -> str:
-        return self._item.next or NO_NEXT
+        return items_join(self.run_id, self._item.name)
 
 
 class SyncStepContext(SyncContext):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.core.workflows.graph import Graph
-from holdfast.core.workflows.names import step_delivery_id
+from holdfast.core.workflows.names import is_item, item_parts, map_join, step_delivery_id
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Operation, Query, Row, Rows, Steps, columns, operation
 from holdfast.stores.workflows.event import EndedRun, WorkflowEvents, announce
@@ -60,8 +60,16 @@ class UnadvancedStep(NamedTuple):
 
 
 def next_steps(run_id: UUID, graph: Graph, step: str, epoch: int) -> str:
-    """The steps that wait for this one, as `advance` takes them."""
+    """The steps that wait for this one, or the join of an item, as `advance` takes them."""
+    if is_item(step):
+        return items_join(run_id, step)
     return steps_json(run_id, graph.workflow, graph.next_joins(step), epoch)
+
+
+def items_join(run_id: UUID, name: str) -> str:
+    """What waits for the items of this name, as `advance` takes it: a join that `start_items` stored with its delivery."""
+    step, parent, call = item_parts(name)
+    return f'[{{"name":"{map_join(parent, step, call)}","id":"{run_id}","joins":2}}]'
 
 
 def steps_json(run_id: UUID, workflow: str, steps: Sequence[tuple[str, int]], epoch: int) -> str:

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-import orjson
-
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import LeaseLost
 from holdfast.core.identity import delivery_id
 from holdfast.stores.operation import Query, Steps, columns, operation
 from holdfast.stores.workflows.run import StepResult
 
-_ITEM = ("run_id", "step", "occurrence", "delivery_id", "item", "next")
+_ITEM = ("occurrence", "delivery_id", "item")
 _CHUNK = 500
 
 
@@ -28,12 +26,11 @@ def start_items(
     values = {**owned, "run_id": run_id, "step": join, "waiting": len(items)}
     if not (yield Query("store_join", values)):
         raise LeaseLost(claim.delivery_id, claim.fence)
-    next = orjson.dumps([{"name": join, "id": str(claim.delivery_id), "joins": len(items)}]).decode()
     suffix = f"@{epoch}" if epoch else ""
-    rows = [(run_id, name, n, delivery_id(run_id, f"{name}#{n}{suffix}"), item, next) for n, item in enumerate(items)]
+    rows = [(n, delivery_id(run_id, f"{name}#{n}{suffix}"), item) for n, item in enumerate(items)]
     for start in range(0, len(rows), _CHUNK):
         batch = {"items": columns(_ITEM, rows[start : start + _CHUNK])}
-        yield Query("store_items", {"run": run_id, "consumer": consumer}, batch)
+        yield Query("store_items", {"run": run_id, "step": name, "consumer": consumer}, batch)
 
 
 @operation(reads=True)

@@ -25,7 +25,7 @@ _RUN = (
     "parent_occurrence",
     "deadline",
 )
-_LOADED = ("run_id", "step", "results", "delivery_id", "n")
+_LOADED = ("run_id", "step", "results", "delivery_id", "mapped", "n")
 _PRUNED = 500
 _SERIALIZATION_FAILURE = ErrorCondition("40001")
 
@@ -96,6 +96,8 @@ class StepRequest(NamedTuple):
     step: str
     results: str
     delivery_id: UUID
+    mapped: bool = False
+    """Whether it is an item of a map."""
 
 
 class LockedRun(NamedTuple):

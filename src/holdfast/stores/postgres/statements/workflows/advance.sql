@@ -53,11 +53,14 @@ u as (
 {run_progress}
 {advanced_rows}
 
+-- fragment: next_texts
+-- Each text once: all items of a map have the same.
+select u.run_id, u.next, count(*) as n from u where u.counts group by 1, 2
+
 -- fragment: join_counters
 x as materialized (
-  select u.run_id, n.name, n.id as delivery_id, n.joins, count(*)::integer as n
-  from u cross join lateral jsonb_to_recordset(u.next::jsonb) n (name text, id uuid, joins integer)
-  where u.counts
+  select g.run_id, n.name, n.id as delivery_id, n.joins, sum(g.n)::integer as n
+  from ({next_texts}) g cross join lateral jsonb_to_recordset(g.next::jsonb) n (name text, id uuid, joins integer)
   group by 1, 2, 3, 4),
 j as (
   insert into {hf}workflow_step as t (run_id, name, delivery_id, waiting, arrived, done_at)

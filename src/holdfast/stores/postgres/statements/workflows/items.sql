@@ -11,10 +11,9 @@ returning 1
 -- name: store_items
 -- Stores items of a map with their deliveries.
 with s as (
-  insert into {hf}workflow_step (run_id, name, occurrence, delivery_id, item, next)
-  select s.run_id, s.step, s.occurrence, s.delivery_id, s.item::jsonb, s.next
-  from unnest(:run_id::uuid[], :step::text[], :occurrence::integer[], :delivery_id::uuid[], :item::text[], :next::text[])
-         s (run_id, step, occurrence, delivery_id, item, next)
+  insert into {hf}workflow_step (run_id, name, occurrence, delivery_id, item)
+  select :run::uuid, :step::text, s.occurrence, s.delivery_id, s.item::jsonb
+  from unnest(:occurrence::integer[], :delivery_id::uuid[], :item::text[]) s (occurrence, delivery_id, item)
   on conflict (run_id, name, occurrence) do nothing
   returning delivery_id)
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation)

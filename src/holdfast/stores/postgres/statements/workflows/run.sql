@@ -30,11 +30,12 @@ d as (
 select m.id from m
 
 -- name: load_steps
--- The run of each claimed step, its own row, the results that it takes, and what it remembers, one row for each.
+-- The run of each claimed step, the results that it takes, and one row for each value that it remembers. A mapped step has
+-- its item instead: it remembers nothing.
 select w.n, r.name, r.version, r.status, r.signals, r.epoch, t.name, t.occurrence, t.result::text, t.outcome,
        t.done_at is not null, t.item::text, t.next, t.version
-from unnest(:run_id::uuid[], :step::text[], :results::text[], :delivery_id::uuid[])
-       with ordinality w (run_id, step, results, delivery_id, n)
+from unnest(:run_id::uuid[], :step::text[], :results::text[], :delivery_id::uuid[], :mapped::boolean[])
+       with ordinality w (run_id, step, results, delivery_id, mapped, n)
 cross join lateral (
   select r.name, r.version, r.status, r.signals, r.epoch from {hf}workflow_run r where r.id = w.run_id offset 0) r
 left join lateral (
@@ -44,10 +45,10 @@ left join lateral (
     select t.* from {hf}workflow_step t where t.run_id = w.run_id and t.name = wanted.name and t.occurrence = 0 offset 0) t
   union all
   select t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next, t.version from {hf}workflow_step t
-  where t.delivery_id = w.delivery_id and t.item is not null
+  where w.mapped and t.delivery_id = w.delivery_id and t.item is not null
   union all
   select t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next, t.version from {hf}workflow_step t
-  where t.run_id = w.run_id and t.name >= w.step || '/' and t.name < w.step || '0'
+  where not w.mapped and t.run_id = w.run_id and t.name >= w.step || '/' and t.name < w.step || '0'
   offset 0) t on true
 
 -- name: run_states

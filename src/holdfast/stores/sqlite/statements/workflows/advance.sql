@@ -61,14 +61,18 @@ returning delivery_id as id, (select r.status from {hf}workflow_run r where r.id
 -- all: returned
 {advanced_rows}
 
+-- fragment: next_texts
+-- Each text once: all items of a map have the same.
+select json_extract(u.value, '$[2]') as run_id, json_extract(u.value, '$[7]') as next, count(*) as n
+from json_each(:rows) u where json_extract(u.value, '$[8]') group by 1, 2
+
 -- fragment: join_counters
 insert into {hf}workflow_step as t (run_id, name, delivery_id, waiting, arrived, done_at)
 select x.run_id, x.name, x.id, x.joins - x.n, x.n, case when x.joins = x.n and instr(x.name, '/') > 0 then {now} end
 from (
-  select json_extract(u.value, '$[2]') as run_id, json_extract(n.value, '$.name') as name,
-         json_extract(n.value, '$.id') as id, json_extract(n.value, '$.joins') as joins, count(*) as n
-  from json_each(:rows) u, json_each(json_extract(u.value, '$[7]')) n
-  where json_extract(u.value, '$[8]')
+  select g.run_id, json_extract(n.value, '$.name') as name, json_extract(n.value, '$.id') as id,
+         json_extract(n.value, '$.joins') as joins, sum(g.n) as n
+  from ({next_texts}) g, json_each(g.next) n
   group by 1, 2, 3, 4) x
 where x.joins > 1 or instr(x.name, '/') > 0
 on conflict (run_id, name, occurrence) do update
@@ -91,10 +95,10 @@ on conflict (id) do nothing
 -- fragment: woken_step
 update {hf}delivery set run_at = {now}
 where status = 'pending' and run_at > {now} and id in (
-  select t.delivery_id from json_each(:rows) u cross join json_each(json_extract(u.value, '$[7]')) n
+  select t.delivery_id from ({next_texts}) g cross join json_each(g.next) n
   cross join {hf}workflow_step t
-    on t.run_id = json_extract(u.value, '$[2]') and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
-  where json_extract(u.value, '$[8]') and instr(json_extract(n.value, '$.name'), '/') > 0 and t.waiting = 0)
+    on t.run_id = g.run_id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
+  where instr(json_extract(n.value, '$.name'), '/') > 0 and t.waiting = 0)
 
 -- fragment: run_progress
 update {hf}workflow_run as r
@@ -107,10 +111,10 @@ from (
     select json_extract(u.value, '$[2]') as run_id, 1 as ended, 0 as woken from json_each(:rows) u
     where json_extract(u.value, '$[8]') and json_extract(u.value, '$[7]') = '[]'
     union all
-    select distinct t.run_id, 0, 1 from json_each(:rows) u cross join json_each(json_extract(u.value, '$[7]')) n
+    select distinct t.run_id, 0, 1 from ({next_texts}) g cross join json_each(g.next) n
     cross join {hf}workflow_step t
-      on t.run_id = json_extract(u.value, '$[2]') and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
-    where json_extract(u.value, '$[8]') and instr(json_extract(n.value, '$.name'), '/') > 0 and t.waiting = 0) w
+      on t.run_id = g.run_id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
+    where instr(json_extract(n.value, '$.name'), '/') > 0 and t.waiting = 0) w
   group by w.run_id) y
 where r.id = y.run_id
 

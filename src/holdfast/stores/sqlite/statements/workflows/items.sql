@@ -9,8 +9,8 @@ returning 1
 -- name: store_items
 -- Stores items of a map with their deliveries.
 -- each: items
-insert into {hf}workflow_step (run_id, name, occurrence, delivery_id, item, next)
-values (:run_id, :step, :occurrence, :delivery_id, :item, :next)
+insert into {hf}workflow_step (run_id, name, occurrence, delivery_id, item)
+values (:run, :step, :occurrence, :delivery_id, :item)
 on conflict (run_id, name, occurrence) do nothing;
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, failure_history)
 select :delivery_id, r.id, c.name, c.queue, c.priority, max(r.generation, c.generation), '[]'

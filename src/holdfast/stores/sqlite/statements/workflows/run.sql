@@ -28,11 +28,12 @@ from json_each(:rows) d
 where exists (select 1 from {hf}message m where m.id = json_extract(d.value, '$[1]'))
 
 -- name: load_steps
--- The run of each claimed step, its own row, the results that it takes, and what it remembers, one row for each.
+-- The run of each claimed step, the results that it takes, and one row for each value that it remembers. A mapped step has
+-- its item instead: it remembers nothing.
 -- all: steps
 with w as materialized (
   select json_extract(value, '$[0]') as run_id, json_extract(value, '$[1]') as step, json_extract(value, '$[2]') as results,
-         json_extract(value, '$[3]') as delivery_id, json_extract(value, '$[4]') as n
+         json_extract(value, '$[3]') as delivery_id, json_extract(value, '$[4]') as mapped, json_extract(value, '$[5]') as n
   from json_each(:rows))
 select w.n, r.name, r.version, r.status, r.signals, r.epoch, null, null, null, null, null, null, null, null
 from w cross join {hf}workflow_run r on r.id = w.run_id
@@ -45,10 +46,12 @@ union all
 select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next,
        t.version
 from w cross join {hf}workflow_step t on t.delivery_id = w.delivery_id and t.item is not null
+where w.mapped
 union all
 select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next,
        t.version
 from w cross join {hf}workflow_step t on t.run_id = w.run_id and t.name >= w.step || '/' and t.name < w.step || '0'
+where not w.mapped
 
 -- name: run_states
 -- The status of these runs.
