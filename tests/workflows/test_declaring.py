@@ -1,12 +1,30 @@
 """What a declaration accepts, and how it refuses the rest: with the remedy and the nearest right name."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Generic, Optional, Protocol, TypedDict, TypeVar, Union
 
 import pytest
 
 from holdfast import ConfigurationError, Holdfast, InvalidName, Limit, Router, Step, Workflow
 from holdfast.core.workflows.graph import Exhausted, Graph, Node
+
+T = TypeVar("T")
+
+
+class Point(TypedDict):
+    x: int
+
+
+class Sized(Protocol):
+    size: int
+
+
+class Named:
+    size = 1
+
+
+class Pair(Generic[T], list[int]):
+    pass
 
 
 async def a(ctx: Step, n: int) -> str:
@@ -193,6 +211,61 @@ REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
 def test_what_cannot_work_is_refused_when_it_is_declared(declare: Callable[[Workflow], None], remedy: str) -> None:
     with pytest.raises((ConfigurationError, InvalidName), match=remedy):
         declare(declared())
+
+
+FITTING = [
+    (list[int], list[int]),
+    (list[int], Sequence[int]),
+    (list[int], list),
+    (list, list[int]),
+    (list[Any], list[int]),
+    (list[int], list[float]),
+    (list[int | None], list[int | str | None]),
+    (int | None, int | str | None),
+    (Optional[int], Union[str, int, None]),  # noqa: UP007, UP045
+    (Annotated[int, "id"], int | None),
+    (bool, int),
+    (dict[str, list[int]], Mapping[str, Sequence[int]]),
+    (tuple[int, ...], tuple[int, str]),
+    (dict[str, int], Point),
+    (Named, Sized),
+    (Pair[str], list[int]),
+]
+MISFITS = [
+    (list[int], list[str]),
+    (list[int], Sequence[str]),
+    (dict[str, int], dict[str, str]),
+    (dict[str, list[int]], dict[str, list[str]]),
+    (int | None, int),
+    (Optional[int], int),  # noqa: UP045
+    (int | str, int | None),
+    (list[int | None], list[int]),
+    (int, str | None),
+    (list[int], int | None),
+]
+
+
+def connected(returned: Any, taken: Any) -> None:
+    made = flow()
+
+    def first() -> None: ...
+
+    def second(first: object) -> None: ...
+
+    first.__annotations__["return"], second.__annotations__["first"] = returned, taken
+    made.step(first)
+    made.step(after=first)(second)
+
+
+@pytest.mark.parametrize(("returned", "taken"), FITTING, ids=str)
+def test_a_step_takes_each_value_that_the_step_before_it_may_return(returned: Any, taken: Any) -> None:
+    connected(returned, taken)
+
+
+@pytest.mark.parametrize(("returned", "taken"), MISFITS, ids=str)
+def test_a_step_that_takes_another_type_than_the_step_before_it_returns_is_refused(returned: Any, taken: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"step second takes first: .* but step first returns"):
+        connected(returned, taken)
 
 
 def test_steps_that_wait_for_each_other_are_refused() -> None:

@@ -239,6 +239,9 @@ def _taking(node: Node, spec: StepSpec) -> Node:
     return replace(node, takes=tuple(sorted(takes)), needs=tuple(sorted({*node.needs, *spec.inputs.required})))
 
 
+_CONTAINERS = {"builtins", "collections.abc"}
+
+
 def _fits(returned: Any, taken: Any) -> bool:
     """Whether a result may have the type of the parameter, as far as that can be determined."""
     if get_origin(taken) is Annotated:
@@ -247,11 +250,23 @@ def _fits(returned: Any, taken: Any) -> bool:
         returned = get_args(returned)[0]
     if Any in (returned, taken) or returned == taken:
         return True
+    if get_origin(returned) in (Union, UnionType):
+        return all(_fits(one, taken) for one in get_args(returned))
     if get_origin(taken) in (Union, UnionType):
         return any(_fits(returned, one) for one in get_args(taken))
-    returned, taken = (NoneType if one is None else get_origin(one) or one for one in (returned, taken))
-    if not isinstance(returned, type) or not isinstance(taken, type):
+    given, wanted = (NoneType if one is None else get_origin(one) or one for one in (returned, taken))
+    if not isinstance(given, type) or not isinstance(wanted, type):
         return True
-    if (returned, taken) == (int, float):
+    if (given, wanted) == (int, float):
         return True
-    return issubclass(returned, taken)
+    try:
+        if not issubclass(given, wanted):
+            return False
+    except TypeError:
+        # A TypedDict or a protocol, which only a value can be checked against.
+        return True
+    if given is not wanted and not {given.__module__, wanted.__module__} <= _CONTAINERS:
+        # The parameters of a generic class may mean something else in a class that is derived from it.
+        return True
+    inner = get_args(returned), get_args(taken)
+    return len(inner[0]) != len(inner[1]) or all(map(_fits, *inner))
