@@ -4,9 +4,11 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 from click.testing import CliRunner, Result
 from mcp.client import Client
 from starlette.applications import Starlette
@@ -18,7 +20,7 @@ from holdfast.interfaces.api.app import api
 from holdfast.interfaces.cli import main
 from holdfast.interfaces.console.pages.workflow_graph import run_graph
 from holdfast.interfaces.mcp.server import server
-from tests.support.worker import drain
+from tests.support.worker import drain, query
 from tests.workflows.test_operating import order, quick
 
 ADDRESS = "http://shop.test"
@@ -59,12 +61,15 @@ async def test_the_command_line_lists_shows_and_commands_runs(hf: Holdfast, dsn:
     assert {step["name"]: step["state"] for step in detail["steps"]}["approve"] == "waiting"
     refused = cli(dsn, "workflows", "cancel", run.id)
     assert refused.stderr.strip().endswith("stdin is not a terminal; pass --yes")
+    assert "did you mean approved?" in cli(dsn, "workflows", "signal", run.id, "aproved").stderr
+    assert "stored" in cli(dsn, "workflows", "signal", run.id, "aproved", "--force").stderr
     signal = ("workflows", "signal", run.id, "approved", "--payload", '{"by": "ada"}', "--key", "s")
     assert "stored" in cli(dsn, *signal).stderr
     assert "nothing was stored" in cli(dsn, *signal).stderr
     assert "not JSON" in cli(dsn, "workflows", "signal", run.id, "approved", "--payload", "ada").stderr
     assert "did you mean ship?" in cli(dsn, "workflows", "trigger", run.id, "shp").stderr
     assert "stored" in cli(dsn, "workflows", "retry", run.id, "--reason", "fixed").stderr
+    assert "did you mean charge?" in cli(dsn, "workflows", "retry", run.id, "--from", "charg").stderr
     assert "not confirmed" in cli(dsn, "workflows", "cancel", run.id).stderr
     assert "stored" in cli(dsn, "workflows", "cancel", run.id, "--yes").stderr
     assert "not confirmed" in cli(dsn, "workflows", "fork", run.id, "charge").stderr
@@ -81,6 +86,23 @@ async def test_the_command_line_lists_shows_and_commands_runs(hf: Holdfast, dsn:
     started = cli(dsn, "workflows", "run", "order", '{"sku": "desk"}', "--key", "op:1").stdout.strip()
     assert cli(dsn, "workflows", "run", "order", '{"sku": "desk"}', "--key", "op:1").stdout.strip() == started
     assert cli(dsn, "workflows", "run", "order", "[]").exit_code != 0
+
+
+async def test_the_types_of_values_are_checked_before_a_run_if_the_app_is_given(
+    hf: Holdfast, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order(hf)
+    await drain(hf)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "front_ends_app.py").write_text(
+        "from holdfast import Holdfast\nfrom tests.workflows.test_operating import order\n"
+        f"hf = Holdfast({dsn!r})\norder(hf)\n"
+    )
+    run = ("workflows", "run", "order", "--app", "front_ends_app:hf")
+    refused = cli(dsn, *run, '{"sku": 3}')
+    assert (refused.exit_code, "order takes sku: str" in refused.stderr) == (2, True), refused.stderr
+    assert await query(hf, "select id from {hf}workflow_run") == []
+    assert cli(dsn, *run, '{"sku": "lamp"}').exit_code == 0
 
 
 async def test_the_api_serves_runs_and_takes_commands_by_scope(hf: Holdfast) -> None:

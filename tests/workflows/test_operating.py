@@ -159,6 +159,16 @@ async def test_a_run_goes_from_blocked_to_done_by_commands_that_are_stored_first
     assert not await hf.ops.retry_run(str(run.id), actor="ada")
 
 
+async def test_a_signal_with_a_misspelled_name_is_refused_with_the_name_that_the_run_waits_for(hf: Holdfast) -> None:
+    run = await order(hf).start("lamp")
+    await drain(hf)
+    with pytest.raises(Refused, match=r"not waiting for aproved; did you mean approved\?"):
+        await hf.ops.signal_run(run.id, signal="aproved", actor="ada")
+    assert await query(hf, "select id from {hf}message where type = 'workflow.signal'") == []
+    for name, force in (("aproved", True), ("approved2", False), ("shipped", False), ("approved", False)):
+        assert await hf.ops.signal_run(run.id, signal=name, force=force, actor="ada")
+
+
 async def test_a_cancelled_run_refuses_further_commands(hf: Holdfast) -> None:
     run = await order(hf).start("lamp")
     await drain(hf)

@@ -45,7 +45,8 @@ def _option(field: ActionField) -> Any:
         case FieldKind.FLAG:
             return click.option(f"--{field.name}", is_flag=True, help=field.help)
         case FieldKind.TEXT:
-            return click.option(f"--{field.name}", metavar=field.name.upper(), help=field.help)
+            names = [f"--{name}" for name in (field.name, field.alias) if name is not None]
+            return click.option(*names, field.name, metavar=field.name.upper(), help=field.help)
         case FieldKind.NUMBER:
             return click.option(f"--{field.name}", type=int, metavar="N", help=field.help)
         case FieldKind.JSON:

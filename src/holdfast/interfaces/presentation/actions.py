@@ -256,6 +256,7 @@ ACTIONS = (
             ActionField("signal", FieldKind.TEXT, "Name of the signal.", required=True),
             ActionField("payload", FieldKind.JSON, "Value that the waiting step gets, as JSON.  [default: null]"),
             _KEY,
+            ActionField("force", FieldKind.FLAG, "Send it although the run waits for a signal with a similar name."),
         ),
         summary="Send a signal to a run",
         done="signal {signal} stored for run {id}; a worker delivers it",
@@ -282,7 +283,10 @@ ACTIONS = (
         arguments=("id",),
         fields=(
             ActionField(
-                "step", FieldKind.TEXT, "Run this step and all after it again.  [default: the steps that failed]"
+                "step",
+                FieldKind.TEXT,
+                "Run this step and all after it again.  [default: the steps that failed]",
+                alias="from",
             ),
         ),
         summary="Retry a run",

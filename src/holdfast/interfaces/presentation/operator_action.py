@@ -28,6 +28,8 @@ class ActionField:
     help: str
     default: str = ""
     required: bool = False
+    alias: str | None = None
+    """A second name of the option of the CLI."""
 
 
 @dataclass(frozen=True, slots=True)

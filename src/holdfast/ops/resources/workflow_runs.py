@@ -1,5 +1,7 @@
 """Commands to runs of workflows. Each is stored as a message first, and a worker applies it once."""
 
+import difflib
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
@@ -25,6 +27,9 @@ from holdfast.stores.workflows.fork import fork_run as fork
 from holdfast.stores.workflows.query import RunDetail, workflow_run
 from holdfast.stores.workflows.run import NewRun, RunStatus, start_runs
 from holdfast.stores.workflows.run_page import workflow_counts
+
+_SIMILAR = 0.8
+_DIGITS = re.compile(r"\d+")
 
 
 def start_run(
@@ -80,9 +85,15 @@ def signal_run(
     payload: object = None,
     reason: str | None = None,
     key: str | None = None,
+    force: bool = False,
 ) -> TaskSteps[bool]:
-    """Stores a signal for an active run; false if the key was used before. A worker delivers it to a step that waits."""
+    """Stores a signal for an active run; false if the key was used before. A worker delivers it to a step that waits.
+
+    Raises `Refused` for a name that differs slightly from that of a signal that the run waits for, unless `force` is set.
+    """
     found = yield from _active(id, "signal")
+    if not force:
+        _check_signal(found, signal)
     command = {"signal": check_name("signal", signal), "payload": payload}
     return (yield from _store_command("signal", found.run.id, command, {"signal": signal}, actor, reason, key))
 
@@ -160,6 +171,22 @@ def _active(id: UUID | str, action: str) -> TaskSteps[RunDetail]:
     if not found.run.status.is_active:
         raise Refused(action, f"run {found.run.id}", found.run.status.value)
     return found
+
+
+def _check_signal(found: RunDetail, signal: str) -> None:
+    """Refuses a name that is probably misspelled. Any other one may be for a later wait."""
+    known = {one.signal for one in found.remembered if one.signal is not None}
+    waiting = [one.signal for one in found.remembered if one.signal is not None and one.done_at is None]
+    near = difflib.get_close_matches(signal, waiting, n=1, cutoff=_SIMILAR)
+    # Names that differ only in a number are different signals.
+    if signal in known or not near or _DIGITS.sub("", signal) == _DIGITS.sub("", near[0]):
+        return
+    raise Refused(
+        "signal",
+        f"run {found.run.id}",
+        f"not waiting for {signal}",
+        f"did you mean {near[0]}? If {signal} is for a later wait, repeat it with force",
+    )
 
 
 def _check_retried(found: RunDetail, step: str) -> None:

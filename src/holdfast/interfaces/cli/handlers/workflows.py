@@ -8,6 +8,7 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import InvalidPayload
+from holdfast.core.events import payload
 from holdfast.interfaces.cli.actions import REASON, add_actions
 from holdfast.interfaces.cli.deliveries.publish import print_published, read_json
 from holdfast.interfaces.cli.filters import DURATION, ID, TIME, page_options
@@ -110,12 +111,16 @@ def show(id: UUID) -> None:
 def run(workflow: str, arguments: str, **options: Any) -> None:
     """Start a run of the newest version, with the values that its steps take as a JSON object.
 
+    With --app, the types of the values are checked first. Without it, only a worker knows them.
+
     \b
       holdfast workflows run order '{"sku": "lamp", "count": 2}' --key order:7
     """
     values = read_json(arguments)
     if not isinstance(values, dict):
         raise InvalidPayload("$", "the values of a run must be a JSON object with the parameters of its steps by name")
+    if settings().uses_app and (declared := settings().load_app().workflows.get(workflow)) is not None:
+        declared.parameters.read(payload.encode(values))
     ops, who = settings().operations(), settings().who()
     print_published(ops.start_run(workflow, values, actor=who, **options), "started")
 
