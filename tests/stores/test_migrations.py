@@ -27,7 +27,7 @@ from tests.support.stores import STORES
 
 Opened = PostgresStore | SqliteStore
 SOON = timedelta(milliseconds=200)
-UPGRADE_NOTES = Path(__file__).parents[2] / "docs" / "operate" / "deploy.md"
+UPGRADE_NOTES = Path(__file__).parents[2] / "docs" / "operate" / "upgrade.md"
 
 
 @pytest.fixture(params=STORES)

@@ -2,12 +2,11 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
 import click
-import pytest
 
 import holdfast
 from holdfast import Holdfast, WorkerOptions
@@ -21,18 +20,10 @@ from tests.support.command_reference import commands
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 INTERNAL = {"HOLDFAST_COMPLETE", "HOLDFAST_DEMO", "HOLDFAST_PARENT", "HOLDFAST_ENGINE_FAMILY"}
 """Variables that Holdfast and the completion script set for child processes."""
-_COMMAND = re.compile(r"(?:^|[`$ ])holdfast ([a-z][a-z-]*(?: [a-z][a-z-]*)?)((?: [^`\n|#]*)?)", re.MULTILINE)
 
 COMMANDS = {path.removeprefix("holdfast").strip(): command for path, command in commands()}
-
-
-def names(command: click.Command) -> set[str]:
-    return {name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("-")} | {
-        "--help"
-    }
 
 
 def section(page: str, heading: str) -> str:
@@ -44,15 +35,6 @@ def listed(text: str) -> set[str]:
     """The names in the first column of a table."""
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
-
-
-def used_commands(text: str) -> Iterator[tuple[str, set[str]]]:
-    """The commands in a text, each with the options after it."""
-    for words, rest in _COMMAND.findall(text):
-        parts = words.split()
-        name = next((" ".join(parts[:n]) for n in (2, 1) if " ".join(parts[:n]) in COMMANDS), "")
-        if parts[0] in COMMANDS:
-            yield name, set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest))
 
 
 def test_the_reference_lists_exactly_the_commands_and_their_options() -> None:
@@ -68,18 +50,6 @@ def test_the_reference_lists_exactly_the_commands_and_their_options() -> None:
         assert missing == [], f"{name}: run `python -m tests.support.command_reference`"
         rows = set(re.findall(r"^\| `(?:-[a-z], )?(--[a-z-]+)", text, re.MULTILINE))
         assert rows == expected.keys() - shared, f"{name}: run `python -m tests.support.command_reference`"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_in_the_pages_exist_with_their_options(page: Path) -> None:
-    for name, options in used_commands(page.read_text(encoding="utf-8")):
-        assert name, f"a command in {page.name} does not exist"
-        assert options <= names(COMMANDS[name]), f"holdfast {name}"
-
-
-def test_a_wrong_option_in_a_page_is_found() -> None:
-    ((name, options),) = used_commands("run `holdfast deliveries list --state discarded`")
-    assert (name, options - names(COMMANDS[name])) == ("deliveries list", {"--state"})
 
 
 def test_settings_are_listed() -> None:
@@ -118,9 +88,13 @@ def _path(path: str) -> str:
 
 
 def test_the_python_reference_lists_exactly_the_public_names() -> None:
-    page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
-    found = re.findall(r"^::: holdfast\.(\w+)$", page, re.MULTILINE)
-    assert sorted(found) == sorted(set(holdfast.__all__) - {"__version__"})
+    names = sorted(set(holdfast.__all__) - {"__version__"})
+    pages = [page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "python").glob("*.md")]
+    assert sorted(name for page in pages for name in re.findall(r"^::: holdfast\.(\w+)$", page, re.MULTILINE)) == names
+    overview = re.findall(
+        r"`(\w+)`", (DOCS / "reference" / "python.md").read_text(encoding="utf-8").partition("| page |")[2]
+    )
+    assert sorted({*overview} - {"AesGcm", "Cipher"}) == names
 
 
 def test_the_page_of_errors_lists_every_error() -> None:

@@ -16,7 +16,8 @@ RULES = """\
 ## Rules for code that uses Holdfast
 
 - Create one `Holdfast(dsn, source="shop")` per application. It reads `HOLDFAST_DSN` if no address is given.
-- `conn=` of `publish` and `enqueue` is required. Pass the connection or session of the transaction that writes your own rows; `conn=None` commits at once.
+- `conn=` of `publish` is required, and `enqueue` takes it from `job.using(conn=session)`. Pass the connection or session of the transaction that writes your own rows. `publish` with
+  `conn=None`, and `enqueue` without a connection, commit at once. In Django both join the open `atomic` block.
 - In code without an event loop use the twins under `.sync`: `hf.sync.publish(...)`.
 - A handler may run more than once. End an effect in the same database with `await ctx.complete(conn=session)` before the commit; pass `ctx.message_id` to other services as their
   idempotency key.
