@@ -101,6 +101,7 @@ async def test_the_types_of_values_are_checked_before_a_run_if_the_app_is_given(
     run = ("workflows", "run", "order", "--app", "front_ends_app:hf")
     refused = cli(dsn, *run, '{"sku": 3}')
     assert (refused.exit_code, "order takes sku: str" in refused.stderr) == (2, True), refused.stderr
+    assert "it takes sku" in cli(dsn, *run, '{"skuu": "lamp"}').stderr
     assert await query(hf, "select id from {hf}workflow_run") == []
     assert cli(dsn, *run, '{"sku": "lamp"}').exit_code == 0
 

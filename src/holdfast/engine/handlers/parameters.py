@@ -81,7 +81,8 @@ class Parameters:
             raise InvalidPayload("$", f"{self._job} takes an object of named arguments")
         if given.keys() != self.names:
             if unknown := given.keys() - self.names:
-                raise InvalidPayload(f"$.{min(unknown)}", f"{self._job} has no such parameter")
+                takes = ", ".join(sorted(self.names)) or "no values"
+                raise InvalidPayload(f"$.{min(unknown)}", f"{self._job} has no such parameter; it takes {takes}")
             if missing := self.required - given.keys():
                 raise InvalidPayload(f"$.{min(missing)}", f"{self._job} needs this parameter")
         return {name: self._read(name, value) for name, value in given.items()}
