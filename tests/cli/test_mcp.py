@@ -84,3 +84,26 @@ async def test_an_agent_only_reads_unless_actions_are_allowed_and_bad_questions_
             assert await ask(client, tool)
         assert (await ask(client, "get_message", id=event["message_id"]))["deliveries"]
     assert json.loads(shop.run("dlq", "show", event["id"], "--format", "json").stdout)["status"] == "failed"
+
+
+async def test_an_agent_reads_what_the_command_line_lists(shop: Shop) -> None:
+    """Not tokens, keys of encryption and files: an agent has no use for them."""
+    lists = {
+        "deliveries", "messages", "queues", "consumers", "projectors", "workflows", "schedules", "breakers", "webhooks", "workers",
+        "plans", "audit",
+    }  # fmt: skip
+    async with agent(shop) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert {f"list_{name}" for name in lists} <= tools.keys()
+        for name in ("list_queues", "list_projectors", "list_relays", "list_breakers", "list_webhooks"):
+            assert isinstance((await ask(client, name))[name.removeprefix("list_")], list)
+        for name in ("list_plans", "list_schedules", "list_job_groups", "list_idempotency_keys"):
+            assert await ask(client, name, limit=5)
+        failed = await ask(client, "list_deliveries", status="failed", limit=2)
+        assert [one["status"] for one in failed["deliveries"]] == ["failed", "failed"]
+        assert failed["next"] is not None
+        (message,) = (await ask(client, "list_messages", limit=1))["messages"]
+        assert message.keys() == {"id", "type", "source", "key", "occurred_at"}
+        detail = await ask(client, "get_dlq_event_detail", id=failed["deliveries"][0]["id"])
+        traced = await ask(client, "trace_request", request_id=detail["message"]["headers"]["request_id"])
+        assert detail["message"]["id"] in json.dumps(traced)

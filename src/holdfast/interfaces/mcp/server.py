@@ -14,6 +14,7 @@ from pydantic import Field
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError, Refused
 from holdfast.core.redaction.mask import mask
+from holdfast.interfaces.mcp.resources import add_resource_tools
 from holdfast.interfaces.presentation.filters import delivery_filter, parse_time, run_filter
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.ops.queries.flow_keys import KeyFilter
@@ -175,6 +176,8 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
     async def run_doctor() -> object:
         """Run the health checks of the store. Each finding includes a remedy."""
         return {"findings": await ops.doctor()}
+
+    add_resource_tools(read_tool, ops)
 
     @action_tool
     async def replay_dlq_event(
