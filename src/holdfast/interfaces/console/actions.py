@@ -3,8 +3,10 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from starlette.responses import Response
+
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.console.pages import plans
+from holdfast.interfaces.console.pages import plans, saved_views
 from holdfast.interfaces.console.request import ConsoleRequest, Redirect
 from holdfast.interfaces.console.user import ROLES, Role
 from holdfast.interfaces.presentation.actions import ACTIONS as OPERATOR_ACTIONS
@@ -15,11 +17,13 @@ from holdfast.stores.messages.publish import Published
 
 @dataclass(frozen=True, slots=True)
 class ConsoleAction:
-    """A change: the role it requires, the function that makes it, and its row in the shared table if it has one."""
+    """A change: the role it requires, the function that makes it, and its row in the shared table if it has one. One of the
+    browser only is also allowed in a read-only console."""
 
     role: Role
-    run: Callable[[ConsoleRequest], Awaitable[Redirect]]
+    run: Callable[[ConsoleRequest], Awaitable[Redirect | Response]]
     action: OperatorAction | None = None
+    only_browser: bool = False
 
 
 def _form_action(action: OperatorAction) -> ConsoleAction:
@@ -79,3 +83,9 @@ ACTIONS: dict[str, ConsoleAction] = {
     **{f"{action.resource.page}/{action.verb}": _form_action(action) for action in OPERATOR_ACTIONS if action.label},
 }
 """Changes by the path that receives their form."""
+
+BROWSER_ACTIONS: dict[str, ConsoleAction] = {
+    "/views/save": ConsoleAction(Role.VIEWER, saved_views.save, only_browser=True),
+    "/views/remove": ConsoleAction(Role.VIEWER, saved_views.remove, only_browser=True),
+}
+"""Changes of what the user's browser keeps."""

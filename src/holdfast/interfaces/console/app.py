@@ -21,7 +21,7 @@ from holdfast.core.redaction.mask import mask
 from holdfast.core.values.text import storable
 from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.interfaces.console import template_env
-from holdfast.interfaces.console.actions import ACTIONS, ConsoleAction
+from holdfast.interfaces.console.actions import ACTIONS, BROWSER_ACTIONS, ConsoleAction
 from holdfast.interfaces.console.pages import (
     deliveries,
     failures,
@@ -32,6 +32,7 @@ from holdfast.interfaces.console.pages import (
     system,
     workflows,
 )
+from holdfast.interfaces.console.pages.saved_views import saved_views, view_address
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage, Redirect, read_form
 from holdfast.interfaces.console.security import (
     Forbidden,
@@ -91,6 +92,8 @@ PAGES: dict[str, View] = {
 }
 """HtmlPage functions by path."""
 
+_FORMS = {**ACTIONS, **BROWSER_ACTIONS}
+
 
 def console(
     hf: "Holdfast | Operations",
@@ -132,7 +135,7 @@ class Console:
         self._running: set[asyncio.Task[None]] = set()
         self._plans_requested = False
         routes = [Route("/static/{name}", self._static)]
-        routes += [Route(path, self._action_route(action), methods=["POST"]) for path, action in ACTIONS.items()]
+        routes += [Route(path, self._action_route(action), methods=["POST"]) for path, action in _FORMS.items()]
         routes += [Route(path, self._page_route(view)) for path, view in PAGES.items()]
         self.app = Starlette(
             routes=routes,
@@ -201,7 +204,7 @@ class Console:
             if action is not None:
                 check_origin(request, self._origins)
                 check_csrf_token(request, page_request.form)
-                if not page_request.can(action.role):
+                if not action.only_browser and not page_request.can(action.role):
                     raise Forbidden(_role_message(page_request, action))
             return self._respond(page_request, await view(page_request))
         except Forbidden as refusal:
@@ -324,7 +327,10 @@ class Console:
 
 
 def _page_variables(page_request: ConsoleRequest) -> Mapping[str, Any]:
+    path = str(page_request.http.scope["path"]).removeprefix(page_request.root)
     return {
+        "views": saved_views(page_request.http),
+        "view_address": view_address(path, page_request.http.url.query),
         "request": page_request,
         "user": page_request.user,
         "root": page_request.root,
@@ -332,7 +338,7 @@ def _page_variables(page_request: ConsoleRequest) -> Mapping[str, Any]:
         "with_query": page_request.with_query,
         "can": page_request.can,
         "csrf_token": page_request.csrf_token,
-        "path": str(page_request.http.scope["path"]).removeprefix(page_request.root),
+        "path": path,
         "actions": ACTIONS,
     }
 
