@@ -1,16 +1,19 @@
 """The page of a failure group with its inputs, the comparison of payloads, and the live tail."""
 
 import re
+from datetime import timedelta
 from html import unescape
 
 import pytest
 
+from holdfast.core.change import Deliver
 from holdfast.core.delivery import Status
 from holdfast.ops.service import Operations
+from holdfast.stores.admin.plan import Action
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
 from tests.console.conftest import ClientAs
-from tests.support.builders import message, put
+from tests.support.builders import claim_all, finish, message, put
 
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
 
@@ -31,11 +34,49 @@ async def test_the_page_of_a_group_answers_what_broke_since_when_how_many_and_wh
     assert "28 dead letters" in text
     assert "since just now" in text
     assert "first failed in generation" in text
-    assert "Preview replay of 10" in text
+    assert text.index("Preview replay of 10") < text.index("Preview replay of 28"), "a sample first"
+    assert "28 in" in text[text.index("Failures") :]
+    assert "a worker of generation 42 started" in text
+    assert 'class="deploy"' in page
+    assert "Replays of this group" not in text
+    assert "No field has a value that only failures have" in text
     inputs = text_of(page[page.index('id="inputs"') :].partition("</details>")[0])
     assert 'note "please gift-wrap"' in inputs.replace("  ", " ")
     assert "only in failures" not in inputs
     assert f"/ops/compare?left={group.example}" in page
+
+
+@BOTH
+async def test_the_page_of_a_group_lists_its_replays_and_how_they_ended(
+    client_as: ClientAs, shop: Store, ops: Operations
+) -> None:
+    group = (await ops.failure_groups())[0]
+    wanted = Filter(dead=True, group=group.fingerprint, consumers=("stock",))
+    plan = await ops.create_plan(Action.REPLAY, wanted, limit=10, actor="ada")
+    await ops.start_plan(plan.id, actor="ada", reason="a sample first")
+    await ops.advance_plans(runner="test")
+    (*_, last) = sorted(await claim_all(shop, consumers=["stock"], generation=42, limit=10), key=lambda one: one.id)
+    await finish(shop, last, Deliver())
+    await ops.follow_plans()
+    async with client_as("operator") as client:
+        page = (await client.get("/ops/dead", params={"group": group.fingerprint, "consumer": "stock"})).text
+        other = (await client.get("/ops/dead", params={"consumer": "billing"})).text
+    text = text_of(page)
+    assert f"/ops/plans/{plan.id}" in page
+    assert "10 deliveries replayed 1 delivered, 0 dead again, 9 not ended" in text
+    assert "18 dead letters" in text
+    assert f"/ops/plans/{plan.id}" not in other
+
+
+@BOTH
+async def test_the_failures_of_a_group_are_counted_by_time(shop: Store, ops: Operations) -> None:
+    group, now = (await ops.failure_groups())[0], await ops.now()
+    slots = await ops.group_trend(
+        "stock", str(group.fingerprint), since=now - timedelta(hours=1), until=now + timedelta(minutes=1)
+    )
+    assert sum(one.died for one in slots) == group.count == 28
+    none = await ops.group_trend("billing", str(group.fingerprint), since=now - timedelta(hours=1), until=now)
+    assert sum(one.died for one in none) == 0
 
 
 @BOTH

@@ -40,6 +40,7 @@ class _Catalogue:
     stats = ServiceMethod(_stats.stats)
     metrics = ServiceMethod(_metrics.metrics)
     trend = ServiceMethod(_trend.trend)
+    group_trend = ServiceMethod(_trend.group_trend)
     retrying = ServiceMethod(_trend.retrying)
     tenants = ServiceMethod(_tenants.tenants)
     doctor = ServiceMethod(_doctor.doctor)

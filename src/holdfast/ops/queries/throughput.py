@@ -13,7 +13,7 @@ from holdfast.core.redaction.redact import redacted
 from holdfast.ops.queries.stats import Load, loads
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.queries import throughput as stored
-from holdfast.stores.queries.delivery_counts import BUDGET, DeadLetterCounts, counts, minutes_until
+from holdfast.stores.queries.delivery_counts import BUDGET, DeadLetterCounts, counts, group_died, minutes_until
 from holdfast.stores.queries.query import clock
 from holdfast.stores.queries.throughput import Retrying, ThroughputSample
 
@@ -117,6 +117,13 @@ def trend(
             )
         )
     return found
+
+
+def group_trend(consumer: str, group: str, *, since: datetime, until: datetime) -> TaskSteps[list[TrendSlot]]:
+    """The new dead letters of a failure group in the time slots of a range. The time grows with the group."""
+    starts, width = slots_of(since, until)
+    died = yield from transact(group_died(consumer, group, starts, width))
+    return [TrendSlot(at=at, width=width, accepted=0, delivered=0, failed=0, died=died.get(at, 0)) for at in starts]
 
 
 def slots_of(since: datetime, until: datetime) -> tuple[list[datetime], timedelta]:

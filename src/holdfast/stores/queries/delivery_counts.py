@@ -178,6 +178,14 @@ def group_size(consumer: str, group: str) -> Steps[BoundedCount]:
     return size
 
 
+@operation(reads=True)
+def group_died(consumer: str, group: str, starts: Sequence[datetime], width: timedelta) -> Steps[dict[datetime, int]]:
+    """The number of dead letters of a failure group in each of several adjacent time slots. The time grows with the group."""
+    edges = {"lows": list(starts), "highs": [at + width for at in starts]}
+    rows = yield _batch_query("failure_minutes", "kinds", _KIND, {0: (group, consumer)}, edges)
+    return {aware_time(low): int(size) for _, low, size, _ in rows}
+
+
 _LANE = ("n", "state", "queue", "consumer", "generation", "priority", "since")
 _KIND = ("n", "fingerprint", "consumer")
 

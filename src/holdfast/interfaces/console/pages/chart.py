@@ -90,8 +90,8 @@ def throughput(slots: Sequence[TrendSlot], link: Link) -> Chart:
     )
 
 
-def failures(slots: Sequence[TrendSlot], link: Link) -> Chart:
-    """Dead letters per time slot, by the time they failed."""
+def failures(slots: Sequence[TrendSlot], link: Link, deploy: tuple[datetime, str] | None = None) -> Chart:
+    """Dead letters per time slot, by the time they failed. `deploy` is marked by a line: when it was, and its text."""
     highest = max((slot.died for slot in slots), default=0)
     top, unit = _round_up(highest), _unit(slots[0].width)
     bars = [
@@ -100,6 +100,11 @@ def failures(slots: Sequence[TrendSlot], link: Link) -> Chart:
         )
         for n, slot in enumerate(slots)
     ]
+    if deploy is not None:
+        x = _WIDTH * ((deploy[0] - slots[0].at) / (slots[-1].until - slots[0].at))
+        bars.append(
+            f'<g><title>{escape(deploy[1])}</title><line class="deploy" x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{_FLOOR}"/></g>'
+        )
     more = "+" if any(slot.or_more for slot in slots) else ""
     return Chart(
         title="Failures",

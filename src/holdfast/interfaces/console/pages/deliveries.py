@@ -9,7 +9,7 @@ from uuid import UUID
 from starlette.responses import RedirectResponse
 
 from holdfast.core.errors import NotFound
-from holdfast.interfaces.console.pages.failures import group_card, group_inputs
+from holdfast.interfaces.console.pages.failures import group_card, group_detail
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
 from holdfast.interfaces.presentation.deliveries import next_commands, search_scope
 from holdfast.interfaces.presentation.filters import (
@@ -64,7 +64,7 @@ async def _list_page(request: ConsoleRequest, *, dead: bool) -> HtmlPage:
             "dead_letter_states": DEAD_LETTER_STATES,
             "states": STATES,
             "card": card,
-            "inputs": [] if card is None or before else await group_inputs(request, card),
+            "about": None if card is None or before else await group_detail(request, card, now),
             "now": now,
             "command": f"holdfast {'dlq' if dead else 'deliveries'} list{as_cli_options(chosen)}"
             + (f" --state {state}" if state not in (None, DEAD_LETTER_STATES[0]) else ""),

@@ -1,9 +1,12 @@
 """Pages that explain failures: groups of dead letters, their inputs, two payloads side by side, and the live tail."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from holdfast.core.delivery import Status
+from holdfast.interfaces.console.pages.chart import Chart, TimeAxis, failures, time_axis
+from holdfast.interfaces.console.pages.chart_range import iso
 from holdfast.interfaces.console.pages.name_list import contains, name_list
 from holdfast.interfaces.console.pages.overview import (
     FailureGroupCard,
@@ -24,9 +27,14 @@ from holdfast.interfaces.presentation.filters import (
 from holdfast.interfaces.presentation.payloads import InputField, compare, input_fields
 from holdfast.ops.queries.activity import changed_at
 from holdfast.ops.queries.deliveries import DeliveryDetail
+from holdfast.stores.admin.plan import Action, StoredPlan
 from holdfast.stores.queries.query import Filter
 
 _SAMPLES = 20
+_CHARTED = 200_000
+"""The largest group whose failures are counted by time."""
+_PLANS = 50
+_REPLAYS = 3
 _GROUPS = 20
 _MAX_INPUTS = 12
 _TAIL = timedelta(seconds=30)
@@ -62,6 +70,48 @@ async def group_card(request: ConsoleRequest, fingerprint: str, consumer: str | 
             workers = await request.cache.read("workers", lambda ops: ops.workers())
             return failure_group_cards([one], workers, await request.ops.now())[0]
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroupDetail:
+    """What the page of a failure group shows in addition to its card: when its dead letters failed, the inputs, and the
+    replays of it so far."""
+
+    chart: Chart | None
+    axis: TimeAxis | None
+    deploy: str | None
+    inputs: list[InputField]
+    plans: list[StoredPlan]
+
+
+async def group_detail(request: ConsoleRequest, card: FailureGroupCard, now: datetime) -> FailureGroupDetail:
+    group, begin = card.group, card.group.first_failed_at
+    chart = axis = deploy = None
+    if group.fingerprint is not None and begin is not None and begin < now and group.count <= _CHARTED:
+        marked = None
+        if card.after is not None:
+            deploy = f"a worker of generation {card.deployed} started"
+            marked = (begin - card.after, deploy)
+        slots = await request.ops.group_trend(
+            group.consumer, group.fingerprint, since=begin if marked is None else marked[0], until=now
+        )
+        axis = time_axis(slots, now)
+        chart = failures(slots, lambda slot: request.with_query(since=iso(slot.at), until=iso(slot.until)), marked)
+    newest = await request.ops.plans(limit=_PLANS)
+    return FailureGroupDetail(
+        chart=chart,
+        axis=axis,
+        deploy=deploy,
+        inputs=await group_inputs(request, card),
+        plans=[
+            one
+            for one in newest
+            if one.action is Action.REPLAY
+            and one.started_at is not None
+            and group.fingerprint is not None
+            and one.preview.filter.get("group") == group.fingerprint
+        ][:_REPLAYS],
+    )
 
 
 async def group_inputs(request: ConsoleRequest, card: FailureGroupCard) -> list[InputField]:
