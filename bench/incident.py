@@ -28,6 +28,7 @@ letters are of that type."""
 
 _SPAN = timedelta(hours=2)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TENANTS = 40
 _WAITING = 100
 """One in so many deliveries is still pending; they are the newest."""
 
@@ -112,7 +113,7 @@ class Incident:
         oldest_dead = self.rows // 100 - ceil(len(self.deaths) / 100)
         type = "rare.thing" if n < RARE or (death and n < oldest_dead + RARE) else "order.placed"
         return (
-            (message, type, "shop", f'{{"n":{n}}}', "{}", 3, at, 1),
+            (message, type, "shop", f'{{"n":{n}}}', f'{{"tenant":"t{n % _TENANTS}"}}', 3, at, 1),
             (
                 delivery,
                 message,

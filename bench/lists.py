@@ -1,8 +1,8 @@
-"""What operators' lists, charts and pages cost on a large store compared with an empty one.
+"""What operators' lists and charts cost on a large store compared with an empty one. `bench.console` measures pages.
 
 `python -m bench.lists` fills PostgreSQL and SQLite with `bench.incident` (a million deliveries, 100,200 dead letters in
 five groups), reads every list once unmeasured, then a number of times, and prints the 95th percentile in milliseconds. Rare things are the
-oldest, which is the worst case. Nothing is kept from one visit of a console page to the next.
+oldest, which is the worst case.
 """
 
 import asyncio
@@ -14,13 +14,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
-import httpx2
 
 from bench.incident import GROUPS, fill
 from bench.machine import load, machine
 from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
-from holdfast.interfaces.console.app import PAGES, Console
 from holdfast.ops.service import Operations
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -71,6 +69,8 @@ def calls(ops: Operations) -> Iterator[tuple[str, Call]]:
         yield task.__name__.removesuffix("_list"), task
     yield "stats, exact", lambda: ops.stats(exact=True)
     yield "trend", ops.trend
+    yield "trend of 30 days", lambda: ops.trend(since=now - timedelta(days=30))
+    yield "tenants", ops.tenants
     yield "doctor", ops.doctor
     yield "metrics", ops.metrics
     yield "retrying", ops.retrying
@@ -87,30 +87,12 @@ async def preview(ops: Operations) -> None:
         await ops.plan_replay(Filter(group=GROUPS[-1].fingerprint), limit=100)
 
 
-def screens(ops: Operations) -> Iterator[tuple[str, Call]]:
-    """Every list in the console, read again each time."""
-    shown = Console(ops, lambda _: ("ada", "operator"), read_only=True)
-    visitor = httpx2.AsyncClient(transport=httpx2.ASGITransport(shown.app), base_url="http://bench.test")
-
-    async def look(path: str) -> None:
-        shown.cache.invalidate()
-        (await visitor.get(path)).raise_for_status()
-
-    for path in PAGES:
-        if "{" not in path and path not in ("/find", "/requests", "/search"):
-            yield f"console {path}", lambda path=path: look(path)  # type: ignore[misc]
-    yield (
-        "console, dead letters of a large group",
-        lambda: look(f"/dead?group={GROUPS[0].fingerprint}&consumer={GROUPS[0].consumer}"),
-    )
-
-
 async def measured(store: Store, times: int) -> dict[str, float]:
     """The 95th percentile of each list, in milliseconds."""
     found = {}
     ops = Operations(store)
-    for name, call in (*calls(ops), *screens(ops)):
-        await call()  # Unmeasured: it compiles templates and fills the caches of the database.
+    for name, call in calls(ops):
+        await call()  # Unmeasured: it fills the caches of the database.
         took = []
         for _ in range(times):
             started = time.perf_counter()

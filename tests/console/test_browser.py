@@ -233,6 +233,19 @@ def test_a_chart_is_zoomed_by_dragging_and_shows_the_bar_under_the_pointer(brows
         assert page.evaluate("window.violations") == []
 
 
+def test_a_view_is_saved_used_and_removed_without_scripts(browser: Browser, shop: Shop) -> None:
+    with _page(browser, shop, java_script_enabled=False) as page:
+        page.goto("/dead?consumer=billing")
+        page.locator("summary", has_text="Save view").click()
+        page.get_by_label("Name").fill("Billing")
+        page.get_by_role("button", name="Save view").click()
+        page.goto("/audit")
+        page.get_by_role("link", name="Billing", exact=True).click()
+        expect(page.locator("tbody tr")).to_have_count(4)
+        page.get_by_role("button", name="Remove saved view").click()
+        expect(page.get_by_role("link", name="Billing", exact=True)).to_have_count(0)
+
+
 def _start_order(path: Path) -> str:
     """A run with a blocked step, a step that waits for a signal, and a step that waits for its trigger."""
     found: list[str] = []
@@ -298,9 +311,15 @@ def test_an_operator_reads_a_run_and_sends_it_commands(
 def test_no_screen_is_wider_than_a_small_phone(browser: Browser, shop: Shop) -> None:
     dead = shop.ops.deliveries(limit=1)[0].delivery
     with _page(browser, shop, viewport={"width": 360, "height": 740}) as page:
-        for path in ("/", "/dead", "/queues", "/consumers", "/webhooks", "/keys", "/audit", f"/deliveries/{dead.id}"):
+        lists = ("/dead", "/groups", "/queues", "/consumers", "/tenants", "/webhooks", "/keys", "/audit")
+        for path in ("/", *lists, "/?since=7d", "/search?q=acme", f"/deliveries/{dead.id}"):
             page.goto(path)
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+        page.goto("/search?q=acme")
+        field, button = page.locator(".filter input").bounding_box(), page.locator(".filter button").bounding_box()
+        assert field is not None
+        assert button is not None
+        assert field["x"] + field["width"] <= button["x"], "the button covers the field"
 
 
 @pytest.mark.timeout(300)
@@ -316,7 +335,8 @@ def test_no_screen_has_an_accessibility_violation(browser: Browser, shop: Shop, 
         )
         paths = [*dict.fromkeys(linked), f"/deliveries/{dead.id}", f"/messages/{dead.message_id}"]
         paths += [f"/workflows/{run}", f"/job-groups/{group}", f"/plans/{plan.id}", f"/compare?left={dead.id}"]
-        paths += [f"/dead?group={shop.ops.failure_groups()[0].fingerprint}"]
+        paths += [f"/dead?group={shop.ops.failure_groups()[0].fingerprint}", "/?since=30d", "/search?q=acme"]
+        paths += ["/tenants?tenant=", "/queues?state=paused"]
         for number, path in enumerate(paths):
             page.emulate_media(color_scheme="dark" if number % 2 else "light")
             opened = page.goto(path)
