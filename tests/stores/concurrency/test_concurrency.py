@@ -30,7 +30,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, deliveries, messages
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.stores.concurrency.crowd import Caller, Gated, behind, callers, opened, together, until_waiting
-from tests.support.builders import LEASE, expire, failure, job, message, outcome, sql
+from tests.support.builders import LEASE, SECOND, age, expire, failure, job, message, outcome, sql
 
 pytestmark = pytest.mark.long
 
@@ -350,12 +350,17 @@ def test_a_take_over_spares_a_worker_that_renewed_and_fences_one_that_renews_too
 ) -> None:
     with opened(place, 3) as stores:
         store = stores[0]
-        for round in range(8):
+        for round in range(12):
             worker = f"w{round}"
             store.run_sync(start_worker(worker, 0, ["default"], ["mail"], LEASE))
             store.run_sync(publish([job() for _ in range(20)], Fanout()))
             claimed = store.run_sync(claim(store.run_sync(lanes(["mail"], 0)), worker, LEASE, 20))
-            expire(store)
+            age(store, LEASE + SECOND, "delivery")
+            # The worker's lease ends a moment before or after both begin.
+            at = f"clock_timestamp() + interval '{3 * round} ms'"
+            if isinstance(store, SqliteStore):
+                at = f"{store.dialect.now} + {3 * round}"
+            sql(store, f"update {{hf}}worker set alive_until = {at} where id = '{worker}'")
 
             def renew(store: Store, worker: str) -> int:
                 return store.run_sync(renew_worker(worker, LEASE)) and 0
