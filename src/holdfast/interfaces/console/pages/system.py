@@ -41,6 +41,7 @@ async def consumers(request: ConsoleRequest) -> HtmlPage:
 async def breakers(request: ConsoleRequest) -> HtmlPage:
     found = await request.cache.read("breakers", lambda ops: ops.breakers())
     filters = {"name": contains(lambda one: one.name), "state": lambda one, text: one.state == text}
+    filters |= await _times(request, lambda one: one.since)
     return await _list_page(request, "breakers", found, lambda one: one.name, filters, tuple(CircuitState))
 
 
@@ -63,7 +64,19 @@ async def workers(request: ConsoleRequest) -> HtmlPage:
         "consumer": lambda one, text: text in one.consumers,
         "state": lambda one, text: one.alive == (text == "alive"),
     }
+    filters |= await _times(request, lambda one: one.started_at)
     return await _list_page(request, "workers", shown, lambda one: one.id, filters, ("alive", "gone"))
+
+
+async def _times(
+    request: ConsoleRequest, at: Callable[[Any], datetime | None]
+) -> dict[str, Callable[[Any, str], bool]]:
+    """The filters by the time range in the URL. An item without a time is in none."""
+    times = parse_range(request.chosen("since", "until"), await _now(request))
+    return {
+        "since": lambda one, _: (found := at(one)) is not None and found >= times["since"],
+        "until": lambda one, _: (found := at(one)) is not None and found < times["until"],
+    }
 
 
 async def _list_page(
