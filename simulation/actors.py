@@ -7,8 +7,9 @@ from functools import partial
 from uuid import UUID
 
 from holdfast import StoreUnavailable, WorkerOptions
-from holdfast.core.errors import HoldfastError
-from simulation.application import TICK_SECONDS, SimulatedApp, application, chance, declarations
+from holdfast.core.errors import ConfigurationError, HoldfastError
+from simulation.application import TICK_SECONDS, SimulatedApp, chance, declarations
+from simulation.features import KINDS, PARTS, application, declare, features
 from simulation.history import Action, Publication
 from simulation.process import Process
 from simulation.world import World
@@ -19,7 +20,7 @@ _PAUSABLE = ("book", "pay", "call", "ledger")
 async def worker(world: World, process: Process) -> None:
     """A worker that is stopped by a deploy from time to time."""
     hf, stop = application(world, process), asyncio.Event()
-    if not world.quiet:
+    if not world.quiet and chance(world, "deploys") < 0.6:
         asyncio.get_running_loop().call_later(world.random.uniform(2, 3 * world.settings.seconds), stop.set)
     await hf.work(_options(world), stop=stop)
 
@@ -60,7 +61,9 @@ class Publisher:
 
     async def _publish(self, hf: SimulatedApp, n: int) -> None:
         world, process = hf.world, hf.process
-        kind = ("order", "entry", "pay", "call", "entry", "order", "trip")[int(chance(world, "kind", n) * 7)]
+        added = (KINDS[name] for name in sorted(features(world) & set(KINDS)))
+        kinds = ("order", "entry", "pay", "call", "entry", "order", "trip", *added)
+        kind = kinds[int(chance(world, "kind", n) * len(kinds))]
         history, place = world.history.publications, len(world.history.publications)
         history.append(Publication(n, kind, "unknown", None))
         process.record("publish", kind=kind, n=n)
@@ -69,6 +72,8 @@ class Publisher:
                 outcome, message = await self._in_transaction(hf, n)
             else:
                 outcome, message = "accepted", await self._commit(hf, kind, n)
+        except ConfigurationError:
+            raise
         except HoldfastError as error:
             process.record("publish failed", n=n, error=type(error).__name__)
             return
@@ -97,6 +102,15 @@ class Publisher:
             case "trip":
                 flow = declarations().declared_workflows["trip"]
                 return str((await flow.using(key=key).start(n=n)).id)
+            case "mail":
+                return str((await declare("rate").declared_jobs[kind].using(key=key).enqueue(n)).id)
+            case "index":
+                job = declare("debounce").declared_jobs[kind]
+                return str((await job.using(key=key).enqueue(f"a{self._number}", n)).id)
+            case "album":
+                jobs = declare("group").declared_jobs
+                parts = hf.group([jobs["part"].call(n, number) for number in range(PARTS)], on_failure="run")
+                return str((await parts.then(jobs["album"], n=n).using(key=key, conn=None).enqueue()).id)
             case _:
                 job = declarations().declared_jobs[kind]
                 return str((await job.using(key=key).enqueue(n)).id)
@@ -131,6 +145,8 @@ async def operator(world: World, process: Process) -> None:
             await _act(hf)
         except StoreUnavailable as error:
             process.record("action failed", error=type(error).__name__)
+    if world.rebuilds:
+        await _until_done(partial(_rebuild, hf))
     for name in _PAUSABLE:
         await _until_done(partial(hf.ops.resume_consumer, name, actor="op"))
     await _until_done(partial(hf.ops.pause_schedule, "tick", actor="op"))
@@ -145,7 +161,10 @@ async def _act(hf: SimulatedApp) -> None:
         paused = world.random.random() < 0.4
         await (hf.ops.pause_consumer if paused else hf.ops.resume_consumer)(name, actor="op")
         return
-    if choice < 0.3:
+    if choice < 0.33 and "projector" in features(world):
+        await _rebuild(hf)
+        return
+    if choice < 0.38:
         await hf.ops.prune(timedelta(seconds=world.settings.seconds / 4), actor="op")
         return
     rows = world.database.read(
@@ -157,10 +176,25 @@ async def _act(hf: SimulatedApp) -> None:
         return
     chosen = world.random.choice(wanted)
     kind = "replay" if choice < 0.65 else "discard" if choice < 0.75 else "cancel"
+    world.history.touched.add(chosen)
     report = await getattr(hf.ops, kind)([UUID(chosen)], actor="op")
     hf.process.record(kind, delivery=chosen, done=report.done)
     if report.done:
         world.history.actions.append(Action(world.database.number(), kind, chosen))
+
+
+async def _rebuild(hf: SimulatedApp) -> None:
+    """Rebuilds the projection. One that was interrupted is started again before the run ends."""
+    hf.world.rebuilds = True
+    try:
+        await hf.projectors.rebuild("view", actor="op", lease=timedelta(seconds=2 * hf.world.settings.lease))
+    except StoreUnavailable:
+        raise
+    except HoldfastError as error:
+        hf.process.record("rebuild failed", error=repr(error))
+        raise StoreUnavailable("simulated", "the rebuild is repeated") from error
+    hf.world.rebuilds = False
+    hf.process.record("rebuilt")
 
 
 async def _until_done(call: Callable[[], Awaitable[object]]) -> None:

@@ -63,17 +63,6 @@ def chance(world: World, *address: object) -> float:
     return int.from_bytes(digest, "big") / 2**32
 
 
-def application(world: World, process: Process) -> SimulatedApp:
-    """The app with all handlers."""
-    process.app = hf = SimulatedApp(world, process)
-    # The database is in memory: it is part of the world, and no power failure reaches it.
-    hf._runtime.producer.warns_of_durability = False
-    hf.include(shared := declarations())
-    # The declarations find their app through the running process, and must not keep the last one alive.
-    shared._parent = None
-    return hf
-
-
 @cache
 def declarations() -> SharedRouter:
     """All handlers."""

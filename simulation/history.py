@@ -3,8 +3,12 @@
 Values only. Nothing here or in `checks` imports Holdfast, so that a bug there cannot hide itself.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+PENDING, RUNNING, DELIVERED, FAILED, REMOVED = "pending", "in_flight", "delivered", "failed", "removed"
+ENDED = frozenset({DELIVERED, FAILED})
 
 
 class Change(NamedTuple):
@@ -92,7 +96,8 @@ class Run(NamedTuple):
     process: str
     delivery: str
     consumer: str
-    fence: int
+    fence: int | None
+    """None for a run of a batch, which does not know its fences."""
     attempt: int
     outcome: str
     n: int | None
@@ -113,6 +118,8 @@ class History:
     publications: list[Publication] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
+    touched: set[str] = field(default_factory=set)
+    """Deliveries on which an operator tried to act, also without an acknowledgement."""
     changes: list[Change] = field(default_factory=list)
     leases: list[LeaseChange] = field(default_factory=list)
     faults: list[ProcessFault] = field(default_factory=list)
@@ -123,6 +130,8 @@ class History:
     pauses: list[tuple[int, str, bool]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     messages: list[StoredMessage] = field(default_factory=list)
+    relayed: list[str] = field(default_factory=list)
+    """The messages that the broker stored, in its order."""
     occurrences: list[Occurrence] = field(default_factory=list)
     deliveries: dict[str, str] = field(default_factory=dict)
     """The status of each delivery at the end."""
@@ -130,3 +139,24 @@ class History:
     """How long it took after the last fault until nothing was left to do."""
     errors: list[str] = field(default_factory=list)
     """Errors inside Holdfast that no fault explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the application declared: budgets, limits and times."""
+
+    features: frozenset[str]
+    """The optional mechanisms that the seed uses."""
+    consumers: dict[str, frozenset[str]]
+    """The consumers that get a delivery of each kind of publication."""
+    rates: dict[str, tuple[int, int]]
+    """How many claims of a consumer are allowed in how many milliseconds."""
+    parts: int
+    """The jobs of a group."""
+    attempts: dict[str, int]
+    limits: dict[str, int]
+    ordered: frozenset[str]
+    tick_ms: int
+    lease_ms: int
+    terminal: Callable[[str, int | None], bool]
+    """Whether a handler reports a failure that no retry fixes, by consumer and number."""

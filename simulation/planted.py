@@ -11,16 +11,19 @@ from functools import cache
 from typing import Any
 from unittest.mock import patch
 
+from holdfast.brokers.relay import RelayRunner
 from holdfast.core import decide
 from holdfast.core.outcome import Failed, Outcome, Released, Succeeded
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.claims.orphaned_claims import OrphanedClaims
+from holdfast.engine.claims.scheduler import CostDelay
 from holdfast.engine.execution.executor import DeliveryExecutor
 from holdfast.engine.handlers.context import Context
 from holdfast.engine.maintenance.reaper import Reaper
 from holdfast.engine.settlement.settler import Settler
 from holdfast.engine.worker.control import WorkerControl
 from holdfast.engine.worker.lease import Lease
+from holdfast.engine.worker.session import WorkerSession
 from holdfast.produce.producer import Producer
 from holdfast.stores.statement import Statement
 from simulation.database import AnyDatabase
@@ -207,6 +210,25 @@ def _lease_not_renewed(original: Any) -> Any:
     return renew
 
 
+def _unconfirmed(original: Any) -> Any:
+    async def send(self: RelayRunner, sender: Any, events: Any) -> Any:
+        from holdfast.core.errors import BrokerUnavailable
+
+        try:
+            return await original(self, sender, events)
+        except BrokerUnavailable:
+            return []
+
+    return send
+
+
+def _never_again(original: Any) -> Any:
+    def took(self: CostDelay, started: float, ended: float) -> None:
+        self.at = float("inf")
+
+    return took
+
+
 def _gives_up(original: Any) -> Any:
     async def settle_all(self: Settler, batch: Any, *args: Any) -> Any:
         from holdfast.core.errors import StoreUnavailable
@@ -309,5 +331,46 @@ BUGS: tuple[Bug, ...] = (
     Bug("publish error swallowed", install=_patching(Producer, "publish", _publish_swallows)),
     Bug("key ignored", install=_patching(Producer, "build", _without_key)),
     Bug("lease never renewed", install=_patching(Lease, "renew", _lease_not_renewed)),
+    Bug(
+        "takeover counts an attempt",
+        (Replacement("rescue", "set fence = fence + 1,", "set fence = fence + 1, attempts = attempts + 1,"),),
+    ),
+    Bug(
+        "rate not counted",
+        (
+            Replacement(
+                "cap_rate",
+                ", :rate - (\n  select coalesce(sum(s.n), 0) from {hf}flow_start s\n  where s.consumer = :consumer and s.flow_key = '' and s.bucket > {now} - :rate_window - :grain)",
+                ", :rate",
+            ),
+        ),
+    ),
+    Bug(
+        "debounce runs the oldest call",
+        (
+            Replacement(
+                "claim_debounced",
+                "order by d.flow_seq desc limit 1) as newest_row",
+                "order by d.flow_seq limit 1) as newest_row",
+            ),
+            Replacement(
+                "claim_debounced",
+                "order by d.flow_seq limit 1) as oldest_row",
+                "order by d.flow_seq desc limit 1) as oldest_row",
+            ),
+        ),
+    ),
+    Bug("late consumer gets no earlier events", install=_patching(WorkerSession, "_catch_up", _no_scan)),
+    Bug("epoch ignored", (Replacement("catch_up_scan", "l.sub_epoch < s.since_epoch", "false"),)),
+    Bug("relay moves on without a confirmation", install=_patching(RelayRunner, "_send", _unconfirmed)),
+    Bug(
+        "rebuild does not hold the projector",
+        (
+            Replacement("hold_projector", "{now} + :hold", "{now}"),
+            Replacement("hold_stands", "p.held_until > {now}"),
+            Replacement("prolong_hold", "held_until > {now}"),
+        ),
+    ),
+    Bug("floor that only rises", install=_patching(CostDelay, "took", _never_again)),
     Bug("settlement given up after an error", install=_patching(Settler, "_settle_all", _gives_up)),
 )

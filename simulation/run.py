@@ -11,16 +11,20 @@ from unittest.mock import patch
 
 import orjson
 
+from simulation import features
 from simulation.actors import Publisher, operator, suspect_worker, worker
 from simulation.application import ATTEMPTS, CALL_LIMIT, ORDERED_ATTEMPTS, TICK_SECONDS, chance
-from simulation.checks import Rules, Violation, violations
+from simulation.checks import CONSUMERS, Violation, violations
 from simulation.database import AnyDatabase
 from simulation.environment import simulated
 from simulation.faults import Planned
-from simulation.history import Change, Effect, History, LeaseChange, Occurrence, StoredMessage
+from simulation.history import Change, Effect, History, LeaseChange, Occurrence, Rules, StoredMessage
 from simulation.world import Settings, World
 
 _OPEN = "select count(*) from {} where status in ('pending', 'in_flight')"
+
+
+_ORDERS = "select id from {} where type = 'order.placed'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +75,37 @@ def _run(world: World) -> None:
     for number, publisher in enumerate(publishers, 1):
         world.start(f"publisher-{number}", publisher.run, until=partial(publisher.is_done, world))
     world.start("operator", operator, until=lambda: world.operator_done)
+    if "late" in features.features(world):
+        # Its first worker starts after the time at which apps include the late consumer.
+        world.call_later(features.late_at(world) + 0.001, lambda: world.start("worker-late", worker))
     _watch_suspects(world)
     world.run(lambda: world.clock.seconds >= settings.seconds, settings.seconds)
     world.faults.enabled, world.quiet = False, True
     world.record("world", "no more faults", {})
 
     def is_done() -> bool:
-        return world.operator_done and all(one.is_done(world) for one in publishers) and not _open_deliveries(world)
+        return world.operator_done and all(one.is_done(world) for one in publishers) and _is_complete(world)
 
     world.run(is_done, settings.quiet_seconds)
     world.history.quiet_seconds = world.clock.seconds - settings.seconds
 
 
-def _open_deliveries(world: World) -> int:
+def _is_complete(world: World) -> bool:
+    """Whether every delivery has ended, the relay has sent everything, and the late consumer got everything."""
     if not world.database.is_readable:
-        return 1
+        return False
+    used = features.features(world)
     ((found,),) = world.database.read(_OPEN.format(world.database.delivery))
-    return int(found)
+    if found:
+        return False
+    orders = {str(id) for (id,) in world.database.read(_ORDERS.format(world.database.message))}
+    if "late" in used:
+        ((late,),) = world.database.read(
+            "select count(*) from sim_change where consumer = 'late' and old_status is null"
+        )
+        if late < len(orders):
+            return False
+    return "relay" not in used or orders <= set(world.history.relayed)
 
 
 def _watch_suspects(world: World) -> None:
@@ -140,8 +158,18 @@ def _number(body: object) -> int | None:
 
 
 def _rules(world: World) -> Rules:
+    used = features.features(world)
     return Rules(
-        attempts={"book": ATTEMPTS, "post": ATTEMPTS, "pay": ATTEMPTS, "call": ATTEMPTS, "ledger": ORDERED_ATTEMPTS},
+        features=used,
+        consumers={
+            kind: CONSUMERS.get(kind, frozenset())
+            | {name for feature, name in features.CONSUMERS.get(kind, {}).items() if feature in used}
+            for kind in {*CONSUMERS, *features.CONSUMERS}
+        },
+        rates={"mail": (features.RATE, features.RATE_SECONDS * 1000)},
+        parts=features.PARTS,
+        attempts={"book": ATTEMPTS, "post": ATTEMPTS, "pay": ATTEMPTS, "call": ATTEMPTS, "ledger": ORDERED_ATTEMPTS}
+        | dict.fromkeys(("mail", "late", "sum", "part"), ATTEMPTS),
         limits={"call": CALL_LIMIT},
         ordered=frozenset({"ledger"}),
         tick_ms=TICK_SECONDS * 1000,

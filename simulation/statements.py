@@ -72,7 +72,7 @@ class SimulatedConnection(psycopg.AsyncConnection[Any]):
     async def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         """One statement: a latency, perhaps a fault, the statement itself, and perhaps another fault."""
         try:
-            await asyncio.sleep(self.world.latency())
+            await asyncio.sleep(self.world.latency(self.process))
             fault = self.world.next_fault(self.process)
             if fault is not None:
                 await self._before(fault)

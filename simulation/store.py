@@ -37,7 +37,7 @@ class SimulatedStore(SqliteStore):
 
     async def run(self, operation: Operation[T]) -> T:
         world, process = self._world, self._life
-        await asyncio.sleep(world.latency())
+        await asyncio.sleep(world.latency(process))
         fault = world.next_fault(process)
         if fault is not None:
             await self._before(fault)
@@ -76,6 +76,14 @@ class SimulatedStore(SqliteStore):
         if kind is Fault.REPLY_LOST:
             raise StoreUnavailable(_NAME, "connection lost")
         return result
+
+    @contextlib.contextmanager
+    def transaction(self, lock_timeout: timedelta) -> Iterator[sqlite3.Connection]:
+        """In a thread of the process, like `run_sync`."""
+        if not self._world.database.is_free:
+            raise StoreLocked(_NAME)
+        with super().transaction(lock_timeout) as connection:
+            yield connection
 
     async def _before(self, fault: Planned) -> None:
         match fault.fault:

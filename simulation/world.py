@@ -64,6 +64,8 @@ class World:
         self.processes: list[Process] = []
         self.all_processes: list[Process] = []
         self.operator_done = False
+        self.rebuilds = False
+        """Whether a rebuild of the projection was started and not finished."""
         self.quiet = False
         """Whether the time of faults is over."""
         self._closed = False
@@ -101,9 +103,13 @@ class World:
         if event in _DEFECTS:
             self.history.errors.append(line)
 
-    def latency(self) -> float:
-        """Seconds between a process and the database: mostly a few milliseconds, sometimes half a second."""
-        if self.random.random() < _SLOW:
+    def latency(self, process: Process | None = None) -> float:
+        """Seconds between a process and the database: mostly a few milliseconds, sometimes half a second.
+
+        An operator is far away, so that what it acts on has often changed in the meantime.
+        """
+        slow = 0.3 if process is not None and process.name.startswith("operator") else _SLOW
+        if self.random.random() < slow:
             return self.random.uniform(0.05, 0.6)
         return self.random.uniform(0.0005, 0.01)
 
@@ -188,7 +194,7 @@ class World:
         return True
 
     def started_run(
-        self, process: Process, delivery: str, consumer: str, fence: int, attempt: int, n: int | None
+        self, process: Process, delivery: str, consumer: str, fence: int | None, attempt: int, n: int | None
     ) -> int:
         """Records the start of a handler; returns its index."""
         process.record("run started", consumer=consumer, delivery=delivery, fence=fence, attempt=attempt)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.application import application
 from simulation.environment import simulated
+from simulation.features import application
 from simulation.planted import BUGS, planted
 from simulation.postgres import PostgresDatabase
 from simulation.process import Process
