@@ -327,7 +327,10 @@ def make_engine(
             "lambda request: request.state.user_id"
         )
     if (hf is None) is (records is None):
-        raise ConfigurationError("give hf= to store records in its database, or records= such as RedisRecords(url)")
+        what = "neither hf= nor records=" if hf is None else "both hf= and records="
+        raise ConfigurationError(
+            f"HTTP idempotency got {what}; give hf= to keep its records in the database of the app, or records=RedisRecords(url)"
+        )
     if records is None:
         if not hasattr(type(hf), "ops"):
             raise ConfigurationError(f"hf is {hf!r}; give the Holdfast app")

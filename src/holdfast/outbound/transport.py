@@ -112,7 +112,7 @@ class _DeadlineBackend(httpcore2.NetworkBackend):
 
 
 class ClosingBackend(httpcore2.AsyncNetworkBackend):
-    """Wraps a backend: a TLS handshake that fails, times out or is cancelled closes its socket."""
+    """Wraps a backend and closes the socket of a TLS handshake that fails, times out or is cancelled."""
 
     def __init__(self, backend: httpcore2.AsyncNetworkBackend) -> None:
         self._backend = backend

@@ -40,8 +40,8 @@ def flow_room(flow: LaneFlow, *, slots: int, prefetch: int, held: int, others: i
     """How many deliveries of a lane to claim. `held` counts those of lanes with flow control that wait or run in the pool,
     `others` those of other lanes.
 
-    A scarce lane gets a right to half of the slots even if prefetched deliveries of others wait for all of them. It is
-    claimed ahead only by a part of its limit, because other workers could run what waits here.
+    A scarce lane may use half of the slots even if deliveries of other lanes wait for all of them. Only a part of its limit is
+    prefetched, because other workers could run the deliveries that wait here.
     """
     if not is_scarce(flow):
         return max(0, slots + prefetch - held - others)

@@ -258,7 +258,7 @@ def _log_variables() -> tuple[ContextVar[Any], ...]:
 
 
 class CurrentRun(NamedTuple):
-    """The run that a caller is part of."""
+    """The run of the handler that executes the current code."""
 
     message_id: UUID
     consumer: str

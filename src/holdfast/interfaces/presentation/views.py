@@ -106,7 +106,7 @@ VIEWS: Mapping[type, View] = {
 
 @cache
 def properties(kind: Any) -> tuple[Property, ...]:
-    """The properties of the JSON of a dataclass or named tuple. A subclass has the view of its base."""
+    """The JSON properties of a dataclass or named tuple. A subclass is shown as its base class is."""
     kind = next((base for base in kind.__mro__ if base in VIEWS), kind)
     view, hints = VIEWS.get(kind, View()), get_type_hints(kind)
     found: dict[str, Property] = {}

@@ -94,7 +94,7 @@ def settle(worker: str, settlements: Sequence[Settlement]) -> Operation[frozense
 
 
 def _is_single(plain: Sequence[Settlement], rest: Sequence[Settlement]) -> bool:
-    """Whether one statement writes all of them."""
+    """Whether one statement writes all settlements."""
     if not rest or plain:
         return not rest
     kinds = {type(s.change) for s in rest}

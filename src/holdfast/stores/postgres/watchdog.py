@@ -50,7 +50,7 @@ class CancellableConnection(psycopg.AsyncConnection):
             self.pgconn.finish()
 
     async def _cancel_and_read(self, gen: Any) -> None:
-        """Requests cancellation and reads the end of the statement. Closes the connection if the server does not react."""
+        """Requests cancellation and waits until the statement has ended. Closes the connection if the server does not react."""
         try:
             # Before libpq 17 the request ignores its time limit.
             async with asyncio.timeout(2 * _CANCEL_SECONDS):

@@ -50,7 +50,7 @@ def act(
     ask: bool = True,
     file: Path | None = None,
 ) -> ExitCode:
-    """Executes or previews a plan and returns the exit code. A plan that is not confirmed is deleted, unless it is in a file."""
+    """Executes or previews a plan and returns the exit code. A plan that the user does not confirm is deleted, unless it was saved to a file."""
     if dry_run:
         show_plan(settings, plan, generation)
         return ExitCode.DONE
