@@ -43,11 +43,12 @@ test: $(STAMP) ## run the tests in three processes, without the long and the soa
 test-long: $(STAMP) ## run what make test leaves to CI: crash runs, killed processes, mutants, PostgreSQL 16, Apache Kafka
 	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "long and not soak" $(ARGS)
 
-check: $(STAMP) ## check format, lint, types and import layers
+check: $(STAMP) ## check format, lint, types, import layers and spelling
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
 
 format: $(STAMP) ## format the code and fix what the linter can fix
 	@$(BIN)/ruff format .
