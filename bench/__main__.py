@@ -25,11 +25,13 @@ from bench.suites.calls import calls_suite
 from bench.suites.drain import drain_suite, publish_suite
 from bench.suites.flow import flow_suite
 from bench.suites.growth import growth_suite
+from bench.suites.held import held_suite
 from bench.suites.latency import latency_suite
 from bench.suites.memory import memory_suite
 from bench.suites.publish_size import publish_size_suite
 from bench.suites.revisions import ratios, revisions_suite
 from bench.suites.snapshot import snapshot_suite
+from bench.suites.start import start_suite
 from bench.suites.steady import steady_suite
 from bench.suites.store import store_suite
 from bench.suites.transact import transact_suite
@@ -38,6 +40,7 @@ from bench.table import acceptance, figures, problems, table
 
 SUITES: dict[str, Callable[[Run], None]] = {
     "drain": drain_suite,
+    "start": start_suite,
     "transact": transact_suite,
     "publish-size": publish_size_suite,
     "latency": latency_suite,
@@ -48,6 +51,7 @@ SUITES: dict[str, Callable[[Run], None]] = {
     "memory": memory_suite,
     "growth": growth_suite,
     "snapshot": snapshot_suite,
+    "held": held_suite,
     "batch": batch_suite,
     "flow": flow_suite,
     "workflow": workflow_suite,

@@ -41,13 +41,21 @@ def verdicts(results: Results) -> list[Verdict]:
             _at_least(
                 results,
                 f"publish in batches of {batch} vs PgQueuer",
-                1.1,
+                least,
                 "publish-size",
                 "publish",
                 _of("pgqueuer"),
                 batch,
             )
-            for batch in ("1", "10", "100", "1000")
+            for batch, least in (("1", 1.1), ("10", 1.1), ("100", 1.1), ("1000", 1.1), ("5000", 1.3))
+        ),
+        _at_least(
+            results,
+            "drain of 30,000 with start-up vs PgQueuer's best",
+            2.0,
+            "start",
+            "drain with start-up",
+            _of("pgqueuer"),
         ),
         _at_most(results, "idle latency p50 vs the bare round trip", 2.0, "latency", "commit to start p50", _of(BOUND)),
         *(
@@ -64,6 +72,13 @@ def verdicts(results: Results) -> list[Verdict]:
         ),
         _points(results, "claim in a big store vs an empty one", "store", "claim", ("big", "empty"), most=1.5),
         _points(results, "drain under a held snapshot vs none", "snapshot", "drain", ("with", "without"), least=0.7),
+        _points(
+            results, "p50 under a held transaction vs before", "held", "due to handled p50", ("held", "before"), most=2
+        ),
+        _points(
+            results, "throughput under a held transaction vs before", "held", "handled", ("held", "before"), least=0.9
+        ),
+        _below(results, "recovery after a held transaction", 15, "held", "recovered after", "s"),
         _below(results, "commit to claim p99 of 50 ms transactions", 100, "snapshot", "commit to claim p99", "ms"),
         _at_least(results, "SQLite drain vs Huey's best", 5.0, SQLITE, "drain", _of("huey")),
         _at_least(results, "SQLite drain vs the bare loop", 0.5, SQLITE, "drain", _of(BOUND)),

@@ -24,6 +24,8 @@ class Sizes:
     pending: int
     delivered: int
     snapshot: int
+    held: float
+    """Seconds that a transaction is held open under load, and the same before and after."""
     memory: int
     growth: int
     calls: int
@@ -49,6 +51,7 @@ SHORT = Sizes(
     pending=50_000,
     delivered=100_000,
     snapshot=40_000,
+    held=3,
     memory=50_000,
     growth=10_000,
     calls=50_000,
@@ -68,6 +71,7 @@ FULL = Sizes(
     pending=1_000_000,
     delivered=3_000_000,
     snapshot=500_000,
+    held=60,
     memory=1_000_000,
     growth=30_000,
     calls=300_000,

@@ -215,6 +215,7 @@ async def _publish_steadily(
     """An open loop: each tick publishes what is due, even if the previous tick was late. Reports when each message was due."""
     rows = payloads(round(rate * lasting), first=first)
     await peer.open()
+    channel.say("started")
     due: list[float] = []
     sent, started = 0, time.monotonic()
     while sent < len(rows):

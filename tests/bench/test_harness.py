@@ -18,6 +18,7 @@ from bench.plan import SHORT, Run
 from bench.rounds import interleaved
 from bench.servers import Stores
 from bench.subject import BOUND, OURS, SUBJECTS, Kind, chosen, named
+from bench.suites import held, start
 from bench.suites.drain import publish_and_drain
 
 pytestmark = pytest.mark.long
@@ -123,3 +124,20 @@ def test_when_time_is_up_the_first_round_is_still_made(run: Run, monkeypatch: py
     interleaved(run, "suite", [named(OURS)], lambda _, turn: [Measurement("suite", OURS, "m", 1.0, "/s", turn)])
     assert len(run.results.measurements) == 1
     assert [one.kind for one in run.results.problems] == ["cut short"]
+
+
+def test_drain_with_start_up_and_a_held_transaction_are_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.sizes, run.peers = replace(run.sizes, rounds=1, held=1.5), (OURS,)
+    monkeypatch.setattr(start, "COUNT", 500)
+    monkeypatch.setattr(held, "_TRIAL", 500)
+    monkeypatch.setattr(held, "_SHARE", 0.2)
+    start.start_suite(run)
+    held.held_suite(run)
+    assert not run.results.problems
+    found = {(m.suite, m.metric, m.point): m.value for m in run.results.measurements}
+    assert found["start", "process start to first handler", None] > 0
+    assert found["start", "drain with start-up", None] > 0
+    assert found["held", "dead tuples per job", None] > 0
+    assert found["held", "recovered after", None] >= 0
+    for phase in ("before", "held", "after"):
+        assert 0 < found["held", "due to handled p50", phase] <= found["held", "due to handled p99", phase]
