@@ -56,4 +56,4 @@ def test_one_publish_in_a_callers_transaction_costs_a_bounded_number_of_calls(hf
 
         count = calls_of(publish)
     db.close()
-    assert count < 232
+    assert count < 222

@@ -218,10 +218,10 @@ class Producer:
 
     async def publish(self, messages: Messages, bound: BoundConnection[AsyncConnection] | None) -> list[Published]:
         """Registers the app's declarations, writes in the caller's transaction or a separate one, and wakes workers."""
-        if not self._registration.is_complete:
+        if not (trusted := self._registration.is_complete):
             await self._registration.prepare(None if bound is None else bound.adapter)
-        trusted = self._registration.is_complete
-        if trusted and self._must_confirm():
+            trusted = self._registration.is_complete
+        if trusted and self._fanout.uncommitted and self._must_confirm():
             with contextlib.suppress(StoreError):
                 self._confirm(await self.store.run(subscriptions()))
         fanout = self._fanout if trusted else Fanout(flows=self._registration.flows)
@@ -235,10 +235,10 @@ class Producer:
 
     def publish_sync(self, messages: Messages, bound: BoundConnection[Connection] | None) -> list[Published]:
         """`publish`, blocking."""
-        if not self._registration.is_complete:
+        if not (trusted := self._registration.is_complete):
             self._registration.prepare_sync(None if bound is None else bound.adapter)
-        trusted = self._registration.is_complete
-        if trusted and self._must_confirm():
+            trusted = self._registration.is_complete
+        if trusted and self._fanout.uncommitted and self._must_confirm():
             with contextlib.suppress(StoreError):
                 self._confirm(self.store.run_sync(subscriptions()))
         fanout = self._fanout if trusted else Fanout(flows=self._registration.flows)
@@ -305,7 +305,7 @@ class Producer:
         Until they are confirmed, lists that name them are not cached: a rollback would leave them there. A subscription
         that was rolled back stays unconfirmed, which is harmless.
         """
-        if not self._fanout.uncommitted or time.monotonic() < self._confirmed_at + _CONFIRM_SECONDS:
+        if time.monotonic() < self._confirmed_at + _CONFIRM_SECONDS:
             return False
         self._confirmed_at = time.monotonic()
         return True

@@ -4,10 +4,12 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
+from struct import iter_unpack
 from typing import Any, Protocol
 from uuid import UUID
 
-from holdfast.core.identity import uuid_of
+from holdfast.core.identity import uuid_of, uuids_of
 from holdfast.stores.encryption.encryption import Encryption
 from holdfast.stores.operation import Query, Rows
 from holdfast.stores.statement import Statements
@@ -61,9 +63,15 @@ class Dialect(Protocol):
 def aware_time(value: object) -> datetime:
     """A stored time as an aware datetime in UTC; SQLite stores milliseconds."""
     if isinstance(value, int):
-        return datetime.fromtimestamp(value / 1000, UTC)
+        return _from_milliseconds(value)
     assert isinstance(value, datetime)
     return value.astimezone(UTC)
+
+
+@lru_cache(maxsize=4096)
+def _from_milliseconds(value: int) -> datetime:
+    # Cached: the messages of a batch have the same time.
+    return datetime.fromtimestamp(value / 1000, UTC)
 
 
 def optional_time(value: object) -> datetime | None:
@@ -73,3 +81,11 @@ def optional_time(value: object) -> datetime | None:
 def as_uuid(value: object) -> UUID:
     """A stored id; SQLite stores it as text."""
     return value if isinstance(value, UUID) else uuid_of(int(str(value).replace("-", ""), 16))
+
+
+def as_uuids(values: Sequence[Any]) -> list[UUID]:
+    """`as_uuid` of each value, which all have the same type; takes a quarter of the time for texts."""
+    if not values or isinstance(values[0], UUID):
+        return list(values)
+    digits = bytes.fromhex("".join(values).replace("-", ""))
+    return uuids_of(high << 64 | low for high, low in iter_unpack(">QQ", digits))

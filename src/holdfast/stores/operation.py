@@ -52,7 +52,8 @@ class Query(NamedTuple):
 Steps = Generator[Query, Rows, T]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: a publish creates two or three of them, and the constructor of a frozen class takes three times as long.
+@dataclass(slots=True)
 class Operation(Generic[T_co]):
     """A unit of work that commits as a whole and can be restarted from the beginning.
 

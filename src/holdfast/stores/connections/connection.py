@@ -5,7 +5,6 @@ changes a session: the message commits or rolls back with the caller's transacti
 is refused.
 """
 
-import contextlib
 from collections.abc import Callable, Coroutine, Generator
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeVar
@@ -21,6 +20,9 @@ from holdfast.stores.errors import translate
 from holdfast.stores.operation import Operation, Rows
 
 T = TypeVar("T")
+
+_IDLE = 0
+"""`psycopg.pq.TransactionStatus.IDLE`; the driver is not imported here."""
 
 
 class Connection(Protocol):
@@ -123,7 +125,11 @@ class Psycopg:
                 return (), ()
             if isinstance(values, LockedCall):
                 return (), self._run_locked(text, values)
-            with _answered(self._conn):
+            if self._conn.pgconn.pipeline_status:
+                # In the caller's pipeline a statement is only sent; the end of a nested pipeline receives the results.
+                with self._conn.pipeline():
+                    cursor.execute(text, values)
+            else:
                 cursor.execute(text, values)
             self._answered()
             return (), cursor.fetchall() if cursor.description else ()
@@ -165,7 +171,11 @@ class AsyncPsycopg:
                 return (), ()
             if isinstance(values, LockedCall):
                 return (), await self._run_locked(text, values)
-            async with _answered(self._conn):
+            if self._conn.pgconn.pipeline_status:
+                # As in `Psycopg.run`.
+                async with self._conn.pipeline():
+                    await cursor.execute(text, values)
+            else:
                 await cursor.execute(text, values)
             self._answered()
             return (), await cursor.fetchall() if cursor.description else ()
@@ -287,13 +297,9 @@ def _statements(
 
 
 def _check_psycopg(conn: Any) -> None:
-    if conn.autocommit and conn.info.transaction_status.name == "IDLE":
+    # The number of the enumeration: to build the member takes as long as the rest of the check.
+    if conn.autocommit and conn.pgconn.transaction_status == _IDLE:
         raise NoTransaction("psycopg connection", "use `with conn.transaction():`")
-
-
-def _answered(conn: Any) -> Any:
-    """In the caller's pipeline a statement is only sent; the end of a nested pipeline receives the results."""
-    return conn.pipeline() if conn.pgconn.pipeline_status else contextlib.nullcontext()
 
 
 def _as_text(value: object) -> object:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import LeaseLost
-from holdfast.stores.deliveries.claim import Claimed, Lane, read_claimed, serving
+from holdfast.stores.deliveries.claim import Claimed, Lane, read_claims, serving
 from holdfast.stores.errors import LEASE_LOST
 from holdfast.stores.operation import Columns, Query, Steps, operation
 
@@ -58,7 +58,7 @@ def claim_batch(
         "worker": worker,
         "lease": lease,
     }
-    return [read_claimed(row) for row in (yield Query("claim_batch", values, limit=size))]
+    return read_claims((yield Query("claim_batch", values, limit=size)))
 
 
 @operation

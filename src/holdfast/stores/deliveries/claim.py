@@ -11,8 +11,8 @@ import orjson
 
 from holdfast.core.flow import FlowSettings, stored_flow
 from holdfast.core.retry import RetryPolicy, stored_policy
-from holdfast.stores.dialect import as_uuid, aware_time
-from holdfast.stores.operation import Query, Row, Steps, columns, operation
+from holdfast.stores.dialect import as_uuid, as_uuids, aware_time
+from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
 
 LANE_COLUMNS = ("queue", "consumer", "generation", "priority", "floor_at", "floor_id")
 _KNOWN_COLUMNS = ("known_queue", "known_consumer", "known_generation", "known_priority", "known_at")
@@ -180,7 +180,7 @@ def claim(
         slots=_suspicion(suspects),
         limit=limit,
     )
-    return [read_claimed(row) for row in rows]
+    return read_claims(rows)
 
 
 @operation
@@ -211,7 +211,7 @@ def claim_trial(
             slots=_suspicion(suspects),
             limit=1,
         )
-        claims = [read_claimed(row) for row in rows]
+        claims = read_claims(rows)
     else:
         claims = yield from flow(lanes)
     if claims:
@@ -239,7 +239,7 @@ def discover_and_claim(
     slots = (*_suspicion(suspects), ("found_lanes", ("lane_above" if known else "lane",)))
     batches = {"known": _known(known)} if known else {}
     rows = yield Query("discover_and_claim", values, batches, slots=slots, limit=limit)
-    return [read_claimed(row) for row in rows]
+    return read_claims(rows)
 
 
 @operation(reads=True)
@@ -256,7 +256,8 @@ def rescue(worker: str, lease: timedelta, limit: int) -> Steps[list[Rescued]]:
     The fence of the old owner becomes invalid. Each delivery is decided and settled like any other failure.
     """
     rows = yield Query("rescue", {"worker": worker, "lease": lease}, limit=limit)
-    return [Rescued(read_claimed(row[:-1]), _policy(row[-1])) for row in rows]
+    claims = read_claims([row[:-1] for row in rows])
+    return [Rescued(claimed, _policy(row[-1])) for claimed, row in zip(claims, rows, strict=True)]
 
 
 @operation(reads=True)
@@ -312,10 +313,15 @@ def _policy(stored: object) -> RetryPolicy:
     return RetryPolicy.exponential() if stored is None else stored_policy(str(stored))
 
 
-def read_claimed(row: Row) -> Claimed:
-    """A delivery from the columns of the fragment `claimed`."""
-    if type(row[0]) is UUID:
-        return Claimed._make(row)
-    id, message_id, *facts, suspect, run_at, retry, type_, source, key, payload, headers, occurred_at, generation = row
+def read_claims(rows: Rows) -> list[Claimed]:
+    """Deliveries from the columns of the fragment `claimed`."""
+    if not rows or type(rows[0][0]) is UUID:
+        return list(map(Claimed._make, rows))
+    ids, message_ids = as_uuids([row[0] for row in rows]), as_uuids([row[1] for row in rows])
+    return [_read(id, message_id, row) for id, message_id, row in zip(ids, message_ids, rows, strict=True)]
+
+
+def _read(id: UUID, message_id: UUID, row: Row) -> Claimed:
+    _, _, *facts, suspect, run_at, retry, type_, source, key, payload, headers, occurred_at, generation = row
     message = (retry, type_, source, key, payload, headers, aware_time(occurred_at), generation)
-    return Claimed._make((as_uuid(id), as_uuid(message_id), *facts, bool(suspect), aware_time(run_at), *message))
+    return Claimed._make((id, message_id, *facts, bool(suspect), aware_time(run_at), *message))

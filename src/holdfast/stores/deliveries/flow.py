@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.core.flow import BUCKETS, FlowSettings
-from holdfast.stores.deliveries.claim import LANE_COLUMNS, Claimed, Lane, LaneFlow, read_claimed
+from holdfast.stores.deliveries.claim import LANE_COLUMNS, Claimed, Lane, LaneFlow, read_claims
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.messages.flow import DeliveryKey, adopt
 from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
@@ -121,7 +121,7 @@ def claimed_with_messages(deliveries: Sequence[Row]) -> Steps[list[Claimed]]:
 def joined(deliveries: Sequence[Row], messages: Rows) -> list[Claimed]:
     """Claimed deliveries with their messages."""
     by_id = {as_uuid(message[0]): message[1:] for message in messages}
-    return [read_claimed((*row[:_DELIVERY], *by_id[as_uuid(row[1])])) for row in deliveries]
+    return read_claims([(*row[:_DELIVERY], *by_id[as_uuid(row[1])]) for row in deliveries])
 
 
 def flow_query(

@@ -13,7 +13,7 @@ from holdfast.stores.operation import Query, Rows
 from holdfast.stores.postgres.array import array, copy_lines, literal
 from holdfast.stores.statement import Statements, parameters
 
-# An array that every driver passes as text: a literal of 1,000 ids takes a fifth of the time of asyncpg's own format.
+# An array that every driver passes as text, so that it is written by column.
 _LITERAL = re.compile(r"(?<![:\w]):([a-z_]\w*)::text::\w+\[\]")
 _TYPED = re.compile(r"(?<![:\w]):([a-z_]\w*)::(\w+(?:\[\])?)")
 
