@@ -55,15 +55,15 @@ class Encryption:
                 written = self.write(query.values[column.name], column.place(query.values))
                 query = query._replace(values={**query.values, column.name: written})
             else:
-                batch = self._batch(column, query.batches[column.batch])
+                batch = self._batch(column, query.batches[column.batch], query.values)
                 query = query._replace(batches={**query.batches, column.batch: batch})
         return query
 
-    def _batch(self, column: WrittenColumn, batch: Columns) -> Columns:
+    def _batch(self, column: WrittenColumn, batch: Columns, shared: Mapping[str, object]) -> Columns:
         names = [name for name in column.key if name in batch]
         keys = zip(*(batch[name] for name in names), strict=True)
         written = [
-            self.write(value, column.place(dict(zip(names, key, strict=True))))
+            self.write(value, column.place({**shared, **dict(zip(names, key, strict=True))}))
             for value, key in zip(batch[column.name], keys, strict=True)
         ]
         return {**batch, column.name: written}

@@ -30,7 +30,7 @@ def start_items(
     rows = [(n, delivery_id(run_id, f"{name}#{n}{suffix}"), item) for n, item in enumerate(items)]
     for start in range(0, len(rows), _CHUNK):
         batch = {"items": columns(_ITEM, rows[start : start + _CHUNK])}
-        yield Query("store_items", {"run": run_id, "step": name, "consumer": consumer}, batch)
+        yield Query("store_items", {"run_id": run_id, "step": name, "consumer": consumer}, batch)
 
 
 @operation(reads=True)

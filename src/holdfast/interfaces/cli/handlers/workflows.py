@@ -119,9 +119,9 @@ def run(workflow: str, arguments: str, **options: Any) -> None:
     values = read_json(arguments)
     if not isinstance(values, dict):
         raise InvalidPayload("$", "the values of a run must be a JSON object with the parameters of its steps by name")
+    ops, who = settings().operations(), settings().who()
     if settings().uses_app and (declared := settings().load_app().workflows.get(workflow)) is not None:
         declared.parameters.read(payload.encode(values))
-    ops, who = settings().operations(), settings().who()
     print_published(ops.start_run(workflow, values, actor=who, **options), "started")
 
 

@@ -12,14 +12,14 @@ returning 1
 -- Stores items of a map with their deliveries.
 with s as (
   insert into {hf}workflow_step (run_id, name, occurrence, delivery_id, item)
-  select :run::uuid, :step::text, s.occurrence, s.delivery_id, s.item::jsonb
+  select :run_id::uuid, :step::text, s.occurrence, s.delivery_id, s.item::jsonb
   from unnest(:occurrence::integer[], :delivery_id::uuid[], :item::text[]) s (occurrence, delivery_id, item)
   on conflict (run_id, name, occurrence) do nothing
   returning delivery_id)
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation)
 select s.delivery_id, r.id, c.name, c.queue, c.priority, greatest(r.generation, c.generation)
 from s cross join {hf}workflow_run r left join {hf}consumer c on c.name = :consumer::text
-where r.id = :run::uuid
+where r.id = :run_id::uuid
 
 -- name: item_results
 -- The results of the items of a map, in their order.

@@ -10,12 +10,12 @@ returning 1
 -- Stores items of a map with their deliveries.
 -- each: items
 insert into {hf}workflow_step (run_id, name, occurrence, delivery_id, item)
-values (:run, :step, :occurrence, :delivery_id, :item)
+values (:run_id, :step, :occurrence, :delivery_id, :item)
 on conflict (run_id, name, occurrence) do nothing;
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, failure_history)
 select :delivery_id, r.id, c.name, c.queue, c.priority, max(r.generation, c.generation), '[]'
 from {hf}workflow_run r left join {hf}consumer c on c.name = :consumer
-where r.id = :run
+where r.id = :run_id
 on conflict (id) do nothing
 
 -- name: item_results
