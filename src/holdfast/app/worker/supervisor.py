@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -20,6 +19,7 @@ from holdfast.engine.worker.options import WorkerOptions
 from holdfast.engine.worker.parent_watchdog import child_environment, is_child
 from holdfast.engine.worker.process_limits import check_memory
 from holdfast.runtime.loop import lock_engine, wait_for_store
+from holdfast.runtime.signal_event import SignalEvent
 
 log = get_logger("holdfast.supervisor")
 
@@ -76,7 +76,7 @@ class _Supervisor:
         self._service, self._ping_due = service, 0.0
         self._commands, self._processes, self._grace = commands, len(commands), grace.total_seconds()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._stopping = threading.Event()
+        self._stopping = SignalEvent()
         self._signalled_pids: set[int] = set()
         self._pauses = [0.0] * len(commands)
         self._due = [0.0] * len(commands)

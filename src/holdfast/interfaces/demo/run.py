@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,7 @@ from holdfast.interfaces.demo.services import OutsideServices
 from holdfast.interfaces.demo.shop import open_shop
 from holdfast.interfaces.demo.worker_processes import WorkerProcesses, WorkersFailed
 from holdfast.ops.service import Operations
+from holdfast.runtime.signal_event import SignalEvent
 from holdfast.runtime.store_factory import open_store
 
 SHORTEST_SECONDS = 10.0
@@ -97,7 +97,7 @@ def _set(
     console: Console,
     seconds: float | None,
     dsn: str | None,
-    stop_requested: threading.Event,
+    stop_requested: SignalEvent,
     port: int,
     browser: bool,
 ) -> ScenarioRunner:
@@ -138,9 +138,9 @@ def _set(
 
 
 @contextmanager
-def _interrupts() -> Iterator[tuple[threading.Event, threading.Event]]:
+def _interrupts() -> Iterator[tuple[SignalEvent, SignalEvent]]:
     """Two events: stop requested, and stop immediately."""
-    stop_requested, force_stop = threading.Event(), threading.Event()
+    stop_requested, force_stop = SignalEvent(), SignalEvent()
 
     def signaled(number: int, _frame: FrameType | None) -> None:
         if stop_requested.is_set() or number != signal.SIGINT:

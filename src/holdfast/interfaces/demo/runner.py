@@ -1,6 +1,5 @@
 """Runs the demo: keeps workers alive, updates the screen and waits for conditions."""
 
-import threading
 from collections.abc import Callable
 from time import monotonic
 
@@ -10,6 +9,7 @@ from holdfast.interfaces.demo.services import OutsideServices
 from holdfast.interfaces.demo.shop import Shop
 from holdfast.interfaces.demo.snapshot import Snapshot, take_snapshot
 from holdfast.interfaces.demo.worker_processes import WorkerProcesses
+from holdfast.runtime.signal_event import SignalEvent
 
 _POLL_SECONDS = 0.1
 _REFRESH_SECONDS = 0.25
@@ -33,7 +33,7 @@ class ScenarioRunner:
         workers: WorkerProcesses,
         customers: Customers,
         screen: Screen,
-        interrupted: threading.Event,
+        interrupted: SignalEvent,
         pace: float,
         console: str | None = None,
     ) -> None:
