@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from signal import SIGSTOP
 
 import psycopg
 import pytest
@@ -101,7 +100,7 @@ def test_a_host_lost_inside_an_open_completed_transaction_is_taken_up_within_a_l
     survivor.says("worker started")
     time.sleep(LEASE / 2)
     stopped = time.monotonic()
-    lost.signal(SIGSTOP)
+    lost.stopped()
     place.allow("1.completed")
     place.drained()
     took = time.monotonic() - stopped

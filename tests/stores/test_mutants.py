@@ -7,7 +7,7 @@ import pytest
 from holdfast.stores.protocol import Store
 from tests.stores.admin import test_psql
 from tests.stores.concurrency import test_interleaved
-from tests.stores.deliveries import test_removal
+from tests.stores.deliveries import test_claim, test_removal
 from tests.stores.mutants import MUTANTS
 from tests.stores.mutation import Mutant, applied
 
@@ -37,12 +37,16 @@ def test_no_mutant_is_listed_twice() -> None:
 
 
 def test_both_dialects_are_mutated_alike() -> None:
-    """What is listed for one only is about two transactions at once, psql, or one statement for several claims, which
-    SQLite does not have."""
+    """What is listed for one only is about two transactions at once, psql, one statement for several claims, or floors under
+    an old snapshot, which SQLite does not have."""
     by_scenario: dict[object, set[str]] = {}
     for mutant in MUTANTS:
         by_scenario.setdefault(mutant.scenario, set()).add(mutant.database)
     alone = [scenario for scenario, databases in by_scenario.items() if databases != {"postgres", "sqlite"}]
     together = test_removal.test_two_deliveries_of_a_message_that_end_together_take_it_with_them
-    theirs = [*vars(test_interleaved).values(), *vars(test_psql).values(), together]
+    floors = (
+        test_claim.test_every_unknown_lane_is_found_between_known_ones,
+        test_claim.test_a_lane_is_read_from_its_floor_and_the_next_floor_is_its_oldest_delivery,
+    )
+    theirs = [*vars(test_interleaved).values(), *vars(test_psql).values(), together, *floors]
     assert [scenario for scenario in alone if scenario not in theirs] == []
