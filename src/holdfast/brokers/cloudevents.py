@@ -107,7 +107,9 @@ def decode(record: Record) -> ReceivedEvent | None:
     if content_type.startswith("application/cloudevents-batch"):
         raise ValueError("it is a batch of CloudEvents; send one event per record")
     if content_type.startswith("application/cloudevents") and content_type != STRUCTURED:
-        raise ValueError(f"it is a CloudEvent in the format {content_type}; send {STRUCTURED}, or binary mode")
+        raise ValueError(
+            f"it is a CloudEvent in the unsupported format {content_type}; send {STRUCTURED} or use binary mode"
+        )
     marked = {mark[1]: value for name, value in headers.items() if (mark := _MARK.fullmatch(name))}
     if content_type != STRUCTURED and "specversion" in marked:
         return _event(marked, _data(record.body, content_type), record)
