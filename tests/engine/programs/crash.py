@@ -42,6 +42,7 @@ _OPERATIONS = {
     "stop_worker": "stop",
     "move_position": "mark",
     "decide_stage": "decide",
+    "cancel": "cancel",
 }
 HANDLER_POINTS = ("effect.started", "effect.uncommitted", "effect.completed", "effect.committed", "sink.written")
 """Points that the programs' own handlers come to: before and inside the effect's transaction, and after it."""
