@@ -157,7 +157,7 @@ def write_stderr(text: str) -> None:
     try:
         target = sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):
-        # Replaced by something without a file, or closed.
+        # stderr was closed, or replaced by an object without a file descriptor.
         if sys.stderr is not None:
             sys.stderr.write(text)
         return

@@ -327,5 +327,5 @@ async def test_a_sample_is_replayed_first_and_then_the_rest(
         fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form[form.rindex("<form") :]))
         rest = await preview(client, **{name: unescape(value) for name, value in fields.items()})
     assert "Preview replay of the rest" not in waiting
-    assert "when these have finished" in waiting
+    assert "when these deliveries have finished" in waiting
     assert (await ops.plan(UUID(rest))).total == BROKEN - 10

@@ -113,12 +113,12 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("no option 'colour'; leave it out. It takes batch, block_on, by, classify", lambda hf: hf.job(colour="red")),  # type: ignore[call-arg]
     ("no option 'delay'; say it for each call", lambda hf: hf.job(delay=5)),  # type: ignore[call-arg]
     # Decorators without parentheses.
-    (r"@hf.consumer on handle lacks its parentheses", lambda hf: hf.consumer(handle)),  # type: ignore[arg-type]
-    (r"@hf.projector on handle lacks its parentheses", lambda hf: hf.projector(handle)),  # type: ignore[arg-type]
-    (r"@hf.reaction on handle lacks its parentheses", lambda hf: hf.reaction(handle)),  # type: ignore[arg-type]
-    (r"@hf.job on pay lacks its parentheses .* write @hf.job\(\)", lambda hf: hf.job(pay)),  # type: ignore[arg-type]
-    (r"@hf.cron on no_parameters lacks", lambda hf: hf.cron(no_parameters)),  # type: ignore[arg-type]
-    (r"@hf.command on pay lacks", lambda hf: hf.command(pay, key="pay:{order_id}")),  # type: ignore[arg-type]
+    (r"@hf.consumer on handle needs parentheses", lambda hf: hf.consumer(handle)),  # type: ignore[arg-type]
+    (r"@hf.projector on handle needs parentheses", lambda hf: hf.projector(handle)),  # type: ignore[arg-type]
+    (r"@hf.reaction on handle needs parentheses", lambda hf: hf.reaction(handle)),  # type: ignore[arg-type]
+    (r"@hf.job on pay needs parentheses.* write @hf.job\(\)", lambda hf: hf.job(pay)),  # type: ignore[arg-type]
+    (r"@hf.cron on no_parameters needs", lambda hf: hf.cron(no_parameters)),  # type: ignore[arg-type]
+    (r"@hf.command on pay needs", lambda hf: hf.command(pay, key="pay:{order_id}")),  # type: ignore[arg-type]
     ("@hf.job got 'mail'; its options are given by name", lambda hf: hf.job("mail")),  # type: ignore[arg-type]
     # Options of the wrong type.
     (r"consumer handle: retry is 5; for 5 runs give RetryPolicy.exponential\(attempts=5\)", _consume(retry=5)),

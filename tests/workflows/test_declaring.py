@@ -184,14 +184,14 @@ REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_foreign, "after 'other', which is not a step of this workflow; decorate it with @flow.step first"),
     (_twice, "two steps named a; give one of them another name="),
     (_after_twice, "names a step twice in after=; name it once"),
-    (_not_before, "takes the result of step b, which is not done before it; add b to after="),
+    (_not_before, "takes the result of step b, which does not run before it; add b to after="),
     (_wrong_type, r"takes a: dict\[str, int\], but step a returns str; give both the same type"),
     (_input_of_another_type, "takes n: str, but step a takes n: int; give both the same type"),
     (_input_with_another_default, "different defaults in steps a and c"),
     (_named_like_an_input, "has the name of a parameter of step a"),
     (
         _misspelt_result,
-        "parameter reserv of step c would be a value of the start; did you mean the result of step reserve?",
+        "parameter reserv of step c would be an argument of start; did you mean the result of step reserve?",
     ),
     (_exhausted, "exhausted is 'blocked'; did you mean 'block'?"),
     (_manual, "manual is 'yes'; give True or False"),
@@ -201,9 +201,12 @@ REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_variadic, "cannot be stored by name"),
     (_class, "decorate a function"),
     (_undo, "undo= of step c of workflow flow is 3; decorate a function"),
-    (_context_without_annotation, "step c: ctx has no annotation, so it would be a value of the call; write ctx: Step"),
-    (_limit_by_a_result, "flow/c: by 'a' is no field of the payload; it has n"),
-    (_undo_of_a_later_result, "takes the result of step b, which is not done before it"),
+    (
+        _context_without_annotation,
+        "step c: ctx has no annotation, so it would be an argument of the call; write ctx: Step",
+    ),
+    (_limit_by_a_result, "flow/c: by='a' is not a field of the payload; it has n"),
+    (_undo_of_a_later_result, "takes the result of step b, which does not run before it"),
 ]
 
 
@@ -296,7 +299,7 @@ def test_wrong_names_and_versions_are_refused(given: dict[str, Any], remedy: str
 
 
 def test_a_bare_decorator_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="lacks its parentheses"):
+    with pytest.raises(ConfigurationError, match="needs parentheses"):
         Router().workflow(a)  # type: ignore[arg-type]
 
 

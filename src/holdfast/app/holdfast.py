@@ -143,7 +143,7 @@ class Holdfast(Router):
         """The address of the store. It is read at its first use, so that importing an app needs no environment."""
         if not (dsn := self._dsn or os.environ.get("HOLDFAST_DSN")):
             raise ConfigurationError(
-                "no store was named; pass Holdfast('sqlite:///app.db') or set HOLDFAST_DSN, for instance to "
+                "no store is configured; pass Holdfast('sqlite:///app.db') or set HOLDFAST_DSN, for instance to "
                 "postgresql://user@host/database"
             )
         return dsn

@@ -39,7 +39,7 @@ _PARTITION = "partitionkey"
 _NAMES = "holdfastheaders"
 """A JSON object from short names to the original header names."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]")
-# The prefix of an attribute in a record's headers: Kafka; NATS and HTTP; two for AMQP.
+# The prefix of an attribute in a record's headers: `ce_` in Kafka, `ce-` in NATS and HTTP, `cloudEvents:` or `_` in AMQP.
 _MARK = re.compile(r"(?:ce[_-]|cloudevents[:_])([a-z0-9]+)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
 

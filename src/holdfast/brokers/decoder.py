@@ -81,7 +81,7 @@ class RecordDecoder:
             if not any(matches(pattern, type) for pattern in self.patterns):
                 return None
             if type == RAW_TYPE:
-                # Decoded again, it would name any stream that its sender chose.
+                # Its stored record would be decoded as if it came from any stream that the sender names.
                 raise self._unreadable(record, f"only Holdfast creates messages of the type {RAW_TYPE}")
             identity = record.id if event is None else f"{event.source}#{event.id}"
             if self.events is None:
@@ -181,7 +181,7 @@ class RecordDecoder:
         if others or pattern == ANY or pattern.endswith(".*"):
             raise self._unreadable(
                 record,
-                "it has no type, and the consumer handles several; send CloudEvents, or give the consumer one type",
+                "it has no type, and the consumer handles several types; send CloudEvents, or give the consumer one type",
             )
         return pattern
 
@@ -212,7 +212,7 @@ def record_of(kept: object) -> Record:
 
 
 def _provenance(record: Record) -> dict[str, object]:
-    """The place of a record in its broker."""
+    """The position of a record in its broker."""
     return {
         SOURCE_MESSAGE_ID: record.id,
         SOURCE_STREAM: record.stream,

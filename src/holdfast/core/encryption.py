@@ -34,7 +34,7 @@ class Cipher(Protocol):
 
 
 class EncryptedValue(NamedTuple):
-    """The id of the key, the data in base64, and the row that refused it, if it could not be decrypted."""
+    """The id of the key, and the data in base64. `refused` is the row that it was read from, if decryption failed."""
 
     key: str
     data: str

@@ -40,7 +40,7 @@ def job_key(job_id: str | int | UUID, operation: str, entity: str | int | UUID) 
 def check_key(value: str) -> str:
     """Return `value` if it is 1 to 500 printable characters, else raise `InvalidKey`."""
     if not isinstance(value, str):
-        raise InvalidKey(value, f"it is of type {type(value).__name__}; make it text first")
+        raise InvalidKey(value, f"it is of type {type(value).__name__}; convert it to text first")
     if not 1 <= len(value) <= MAX_KEY:
         raise InvalidKey(value, f"it has {len(value)} characters; use 1 to {MAX_KEY}, or a hash of a longer text")
     if wrong := _UNPRINTABLE.search(value):

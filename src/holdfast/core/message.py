@@ -23,7 +23,7 @@ MAX_GENERATION = 2**31 - 1
 SOURCE_MESSAGE_ID = "source_message_id"
 """The header with the broker's id of the record, if the key of the message is another value."""
 SOURCE_STREAM, SOURCE_PARTITION, SOURCE_OFFSET = "source_stream", "source_partition", "source_offset"
-"""The headers of an ingested event with the place of its record in the broker."""
+"""The headers of an ingested event with the position of its record in the broker."""
 SOURCE_EVENT_ID = "source_event_id"
 """The header of an ingested event with the `source#id` of the CloudEvent, if the key of the message is another value."""
 PROVENANCE = frozenset({SOURCE_MESSAGE_ID, SOURCE_STREAM, SOURCE_PARTITION, SOURCE_OFFSET, SOURCE_EVENT_ID})

@@ -56,7 +56,7 @@ class DjangoHoldfast(Holdfast):
                 self._bound, self._bound_to = None, found
             runtime = super()._runtime
             if isinstance(runtime.store, ConnectionStore):
-                # A database in memory, or a transaction that will be rolled back: nothing of it shall survive.
+                # A database in memory, or a transaction that will be rolled back: nothing in it must be durable.
                 runtime.producer.warns_of_durability = False
             return runtime
 

@@ -1,4 +1,4 @@
-"""HTTP idempotency and consumer deduplication: an operation runs once though it is requested twice.
+"""HTTP idempotency and consumer deduplication: an operation runs once even if it is requested twice.
 
 A request with an `Idempotency-Key` reserves its key under a lease, runs, and stores its response:
 

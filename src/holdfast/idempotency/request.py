@@ -50,7 +50,7 @@ def read_key(given: Sequence[str]) -> str | None:
     if not 1 <= len(key) <= MAX_KEY:
         raise InvalidKey(key, f"it has {len(key)} characters; use 1 to {MAX_KEY}")
     if any(not " " <= character <= "~" for character in key):
-        raise InvalidKey(key, "it has other than printable ASCII characters; use a UUID, for example")
+        raise InvalidKey(key, "it has characters that are not printable ASCII; use a UUID, for example")
     if key is value and any(character in ' ,;"\\' for character in key):
         raise InvalidKey(key, "a key with blanks, commas, semicolons, quotes or backslashes must be quoted")
     return key

@@ -116,7 +116,7 @@ class RetryState:
         return wait, ""
 
     def _log_fields(self) -> dict[str, object]:
-        # Our fields win over fields of the same name that the caller gave.
+        # Our fields replace fields of the same name that the caller gave.
         fields = log_fields(correlation()) | log_fields(self._fields or {})
         fields |= {"operation": self._operation, "attempt": self.number, "max_attempts": self.max_attempts}
         if self._key is not None:

@@ -5,7 +5,7 @@ in braces. The comment lines after a name state the intent of the statement. The
 `-- all: batch` split a statement into steps. SQLite needs steps because it cannot change two tables in one statement;
 in PostgreSQL they are common table expressions. `each` runs a step for each row of the batch, `all` runs it once with
 all rows as JSON in `:rows`. The batch `returned` contains the rows of the last step that returned any. A step that
-consists of an empty slot is left out.
+consists of an empty slot is omitted.
 """
 
 import re
@@ -75,7 +75,7 @@ class Statements:
     ) -> tuple[StatementStep, ...]:
         """The statement's steps with all slots filled: `slots` first, then constants, then fragments.
 
-        A step of which nothing is left is left out.
+        A step that is then empty is omitted.
         """
         chosen = {slot: "\n".join(self._fragments[f] for f in fragments) for slot, fragments in slots}
         if limit is not None:

@@ -50,7 +50,7 @@ def flow_settings(options: Mapping[str, Any]) -> FlowSettings | None:
 
 
 def check_key_field(name: str, flow: FlowSettings | None, known: Collection[str] | None) -> None:
-    """Rejects a key that names no field of the payload: all deliveries would share the key ''. None: they are unknown."""
+    """Rejects a key that names no field of the payload: all deliveries would share the key ''. None: fields are unknown."""
     rule = None if flow is None else flow.key
     if rule is None or rule.kind != "path" or known is None:
         return
@@ -58,7 +58,7 @@ def check_key_field(name: str, flow: FlowSettings | None, known: Collection[str]
         near = difflib.get_close_matches(first, known, n=1)
         hint = f"did you mean {near[0]!r}? It has" if near else "it has"
         has = ", ".join(sorted(known)) or "no fields"
-        raise ConfigurationError(f"{name}: by {rule.name!r} is no field of the payload; {hint} {has}")
+        raise ConfigurationError(f"{name}: by={rule.name!r} is not a field of the payload; {hint} {has}")
 
 
 def check_key_is_public(handler: Handler, declared: frozenset[Redaction]) -> None:

@@ -109,9 +109,7 @@ def refuse_bare(example: str, given: object) -> None:
     if callable(given) and not isinstance(given, type):
         name = getattr(given, "__name__", repr(given))
         decorator = example.partition("(")[0]
-        raise ConfigurationError(
-            f"{decorator} on {name} lacks its parentheses and would register nothing; write {example}"
-        )
+        raise ConfigurationError(f"{decorator} on {name} needs parentheses, or nothing is registered; write {example}")
 
 
 def make_handler(

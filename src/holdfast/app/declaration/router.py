@@ -290,7 +290,7 @@ class Router(Declarations):
         missed: str = "last",
         **options: Unpack[HandlerOptions],
     ) -> MakesJob:
-        """Runs a function without parameters once at every occurrence, for any number of schedulers.
+        """Runs a function without parameters once at every occurrence, with any number of workers.
 
         `missed` says what happens to occurrences while no worker ran: `"last"` runs the newest, `"all"` each, `"skip"` none.
         """

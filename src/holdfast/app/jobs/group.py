@@ -291,7 +291,7 @@ def _check_following(call: JobCall, before: Sequence[JobCall], *, chain: bool) -
         if one.job.handler.result is None:
             what = "the result" if chain else "the results"
             raise ConfigurationError(
-                f"{handler.name} gets {what} of the jobs before it as {parameters.first}, and {one.job.name} keeps none; declare "
+                f"{handler.name} gets {what} of the jobs before it as {parameters.first}, and {one.job.name} keeps no result; declare "
                 f"{one.job.name} with result='1h', or annotate {parameters.first} as GroupSummary"
             )
 

@@ -67,7 +67,7 @@ class GroupHandle:
 
         `conn` is as for `JobHandle.cancel`.
 
-        Runs in progress cannot settle any more; an effect that they already had stays.
+        Running jobs can no longer complete; effects that they already had stay.
         """
         return await self._runtime().run(cancel_group(self.id, actor, reason), conn, "group_handle.cancel")
 

@@ -110,11 +110,11 @@ class Job(Generic[P, R]):
     def name(self) -> str:
         return self.handler.name
 
-    if not TYPE_CHECKING:  # a type checker that saw it would let every name pass
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> object:
             remedy = _ELSEWHERE.get(name)
-            # No attribute of the job is read here: `copy` asks for names before there are any.
+            # No attribute of the job is read here: `copy` calls this before any is set.
             raise AttributeError(f"a job has no attribute {name!r}" + (f"; {remedy}" if remedy else ""))
 
     @property

@@ -21,7 +21,7 @@ _EXAMPLE = "give a dict or a tuple of arguments, such as {'tenant': 7}"
 
 
 class Schedules:
-    """Schedules of run time. Workers that run fire them from now on, each occurrence once, as they fire `@hf.cron`.
+    """Run-time schedules. Running workers fire them from now on, each occurrence once, as they fire `@hf.cron`.
 
     `conn` is any connection that `publish` accepts: the change is part of its transaction. Without one it commits in a
     separate transaction; in a Django project it joins the open `atomic` block. Every change is audited with its `actor`, by default the app.

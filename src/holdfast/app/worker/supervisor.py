@@ -121,7 +121,7 @@ class _Supervisor:
         code = 0
         for child in self._children.values():
             if child.pid not in self._signalled_pids:
-                # The signal arrived while this one was starting.
+                # The signal arrived while this child was starting.
                 child.terminate()
             try:
                 ended = child.wait(max(0.1, deadline - time.monotonic()))

@@ -68,7 +68,7 @@ class Workflow:
         ... async def ship(ctx: Step, sku: str, reserve: int) -> str:
         ...     return f"{reserve} of {sku}"
 
-    A parameter that is named like a step gets the result of that step; all others are values of the start.
+    A parameter that is named like a step gets the result of that step; all others are arguments of `start`.
     """
 
     def __init__(self, router: "Router", declaration: WorkflowDeclaration, options: StartOptions | None = None) -> None:
@@ -122,8 +122,8 @@ class Workflow:
         It starts once the steps in `after` are done, and a `manual` one also needs its trigger. `exhausted` says what
         happens when its attempts are used up: `"dead"` fails the run, `"block"` holds it until the step is replayed. When
         the run fails, `undo` functions of all steps that ever started run, the latest first. A `mapped` step runs only through
-        `ctx.map`: its first parameter gets the item. `deadline` is the time from the first start of the step in which it must
-        be done, over all attempts and waits; when it has passed, `exhausted` applies.
+        `ctx.map`: its first parameter gets the item. `deadline` is how long after its first start the step must be done,
+        including all attempts and waits; when it has passed, `exhausted` applies.
         """
         before = _sequence(after)
         policy = _exhausted(self.name, exhausted)

@@ -59,7 +59,7 @@ class WorkflowRun:
         return await self._send(self._trigger(step, key), conn, "run.trigger")
 
     async def cancel(self, reason: str | None = None, *, conn: Any = AMBIENT, key: str | None = None) -> Published:
-        """Cancels the run and its child runs: steps that wait are discarded, steps in flight cannot settle any more.
+        """Cancels the run and its child runs: steps that wait are discarded, running ones can no longer complete.
 
         Undo steps do not run.
         """

@@ -23,7 +23,7 @@ async def open_sender(stream: "NatsStream") -> AsyncIterator["NatsSender"]:
     subject = stream.subject or stream.stream or ""
     if "*" in subject or ">" in subject:
         raise ConfigurationError(
-            f"{stream.name} names many subjects; give one subject to send to, or one with {{type}} in it"
+            f"{stream.name} matches many subjects; give one subject to send to, or one with {{type}} in it"
         )
     async with connect(stream, "sender") as connection:
         yield NatsSender(stream, connection, subject)

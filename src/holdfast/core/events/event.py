@@ -167,7 +167,7 @@ def upcast(cls: type, *, from_version: int) -> Callable[[Upcast], Upcast]:
     known = event_type(cls)
     if isinstance(from_version, bool) or not isinstance(from_version, int) or not 1 <= from_version < known.version:
         raise ConfigurationError(
-            f"upcast of {known.name} from version {from_version!r}; it is at version {known.version}, "
+            f"upcast of {known.name} from version {from_version!r}; the event is at version {known.version}, "
             + (f"so give 1 to {known.version - 1}" if known.version > 1 else "so raise version= in @event first")
         )
 

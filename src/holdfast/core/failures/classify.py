@@ -91,7 +91,7 @@ def _asked(exc: BaseException, rules: tuple[Rules, ...]) -> Verdict | None:
             verdict: object = rule.classify(exc)
         except Exception as broken:  # noqa: BLE001
             # The failure must still be recorded; the note appears in its trace.
-            exc.add_note(f"classify raised {type_name(type(broken))}: {safe_str(broken)[:500]}; it was passed over")
+            exc.add_note(f"classify raised {type_name(type(broken))}: {safe_str(broken)[:500]}; it was ignored")
             continue
         if isinstance(verdict, Verdict):
             return verdict

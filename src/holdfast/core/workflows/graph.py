@@ -34,7 +34,7 @@ class Node:
     mapped: bool = False
     """It runs only through `ctx.map`, once per item; it is not part of the order of steps."""
     takes: tuple[str, ...] | None = None
-    """The values of the start that it and its undo function take; None if an older release stored it."""
+    """The arguments of `start` that it and its undo function take; None if an older release stored it."""
     needs: tuple[str, ...] = ()
     """Those of them without a default."""
 

@@ -35,7 +35,7 @@ _OPTIONS = ("attempts", "result", "timeout")
 class HoldfastBackend(BaseTaskBackend):
     """Runs Django's tasks as jobs of the project's Holdfast app, in the open `atomic` block of its database.
 
-    `OPTIONS`: `result` is how long results are kept (default 7 days), `attempts` how often a task that raises is run
+    `OPTIONS`: `result` is how long results are kept (default 7 days), `attempts` how many times a task that raises is run
     (default once; a task whose worker died is run again in any case), `timeout` limits a run.
     """
 

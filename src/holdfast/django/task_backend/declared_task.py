@@ -34,7 +34,7 @@ class DeclaredTasks:
         self._lock = threading.Lock()
 
     def declare(self, task: Any, backend: "HoldfastBackend") -> None:
-        """Makes a task known. The first declaration of a path decides about its queue and its options."""
+        """Makes a task known. The first declaration of a path sets its queue and its options."""
         name = consumer_name(task.module_path)
         with self._lock:
             known = self._tasks.get(name)

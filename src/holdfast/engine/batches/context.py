@@ -25,7 +25,7 @@ class BatchItem:
 
     delivery_id: UUID
     message_id: UUID
-    """The same in every retry and replay: use it as an id towards other systems."""
+    """The same in every retry and replay: use it as an idempotency key for other systems."""
     type: str
     source: str
     key: str | None
@@ -106,7 +106,7 @@ class BatchContext:
         run_on(self._completion(), self._store.dialect, adapter)
 
     async def progress(self, fraction: float, note: str | None = None) -> None:
-        """Refused: a batch is no delivery that could show its progress."""
+        """Refused: a batch has no progress."""
         self._refuse_progress()
 
     def _refuse_progress(self) -> NoReturn:

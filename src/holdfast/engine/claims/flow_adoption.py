@@ -1,7 +1,7 @@
 """Gives keys to pending deliveries that have none: they were published before the key was declared, or where it is unknown.
 
 When a worker first sees a lane, it sweeps all its pending deliveries, due or not. An ordered consumer is claimed from only
-after that, because a delivery without a place in the order would be overtaken. Lanes with fairness are swept again from
+after that, because later ones could overtake a delivery without a position. Lanes with fairness are swept again from
 time to time: a walk over keys does not find a delivery without one.
 """
 
@@ -70,7 +70,7 @@ class FlowAdoption:
         return more
 
     def unordered(self, lanes: Iterable[Lane]) -> set[str]:
-        """Ordered consumers with a lane that is not swept: some of their deliveries may have no place in the order."""
+        """Ordered consumers with a lane that is not swept: some of their deliveries may have no position in the order."""
         return {
             lane.consumer
             for lane in lanes

@@ -137,7 +137,7 @@ class FlowClaimer:
             wait = next_wait((wait, walked.wait))
             further = scheduler.claimed(lane, further, walked, started, time.monotonic())
         if (due := scheduler.state(lane).walk_due) is not None:
-            # Without this, thousands of keys that are held up would be walked over in steps of one per poll.
+            # Without this, a walk over thousands of keys that are held up would do only one step per poll.
             wait = next_wait((wait, due - time.monotonic()))
         return claims > 0, wait
 

@@ -77,12 +77,12 @@ class LaneState:
     since: tuple[datetime, UUID] | None = None
     """Where the next scan of the deliveries that became due starts."""
     walks_next: bool = False
-    """Such a scan filled the last claim, so a walk comes first: a delivery that became due earlier waits for it."""
+    """Such a scan filled the last claim, so a walk comes next: deliveries that became due earlier wait for it."""
     long_walk: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
     has_passed: bool = False
-    """A walk has come round: the first one is not delayed, because a worker starts without knowing any key."""
+    """A walk has visited every key: the first one is not delayed, because a worker starts without knowing any key."""
     pass_from: str | None = None
-    """Where the walk began that has found nothing since."""
+    """Where a walk began, if it has found nothing since then."""
     wrapped: bool = False
     walk_due: float | None = None
     """When to continue a walk that has not visited every key, or a scan that was delayed; None without one."""
@@ -196,7 +196,7 @@ class FlowScheduler:
     def _looked(
         self, state: LaneState, scan: FlowScan, found: FlowClaim, started: float, ended: float
     ) -> FlowScan | None:
-        """Moves on to where the scan ended; a little back if it read everything, because a commit follows its `run_at`."""
+        """Sets the start of the next scan: the end of this one, or earlier, because a commit is later than its `run_at`."""
         missing = scan.size - len(found.claims)
         state.walks_next = missing <= 0
         if missing <= 0:
@@ -233,7 +233,7 @@ class FlowScheduler:
 
 
 def _is_complete(state: LaneState, before: str) -> bool:
-    """Whether a walk that found nothing has come round; `before` is where its last part began."""
+    """Whether a walk that found nothing has visited every key; `before` is where its last part began."""
     if state.pass_from is None:
         state.pass_from, state.wrapped = before, False
     state.wrapped = state.wrapped or state.cursor <= before

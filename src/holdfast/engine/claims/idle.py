@@ -33,12 +33,12 @@ class IdleCheck:
     async def wait(self, claimed_at: float, woken: Callable[[], bool], batch_due_in: float | None) -> IdleWait:
         """Whether to stop, or the seconds to wait. `batch_due_in`: seconds until an incomplete batch is old enough.
 
-        `woken` is called after the query: work that came during it is not waited for.
+        `woken` is called after the query. It returns true if work came during the query; then there is no wait.
         """
         names, batches = sorted(self._deps.handlers), self._deps.batches
         next_in = await self._next_in([name for name in names if name not in batches])
         if batches:
-            # Due deliveries of an incomplete batch wait for others, up to a time that the claims know.
+            # Due deliveries of an incomplete batch wait for others, at most until `batch_due_in`.
             batch_in = await self._next_in(sorted(batches))
             if batch_in is not None and batch_in <= 0 and batch_due_in is not None:
                 batch_in = batch_due_in

@@ -33,7 +33,7 @@ def is_cancelled(run: Run) -> bool:
 
 
 class Cancellations:
-    """The cancelled runs of a session. They come with the renewal of its lease, so they cost no query.
+    """The cancelled runs of a session. The renewal of its lease returns them, so they need no separate query.
 
     The delivery has another fence already: nothing that such a run returns is stored. An async handler gets a
     `CancelledError`. A thread cannot be stopped: its handler reads `ctx.cancelled`.
@@ -69,5 +69,5 @@ class Cancellations:
         try:
             await self._store.run(forget_cancellations(self._worker, sorted(runs)))
         except Exception as error:  # noqa: BLE001
-            # They come again with the next renewal.
+            # The next renewal returns them again.
             log.warning("cancellation not removed", worker=self._worker, error=str(error))

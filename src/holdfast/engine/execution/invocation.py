@@ -40,7 +40,7 @@ class MessageInvocation:
     def of(
         cls, message: NewMessage | Message, consumer: str, queue: str, *, attempts: int = 1, fence: int = 0
     ) -> "MessageInvocation":
-        """A run of this message. Without `occurred_at` it gets this machine's time, which decides nothing."""
+        """A run of this message. Without `occurred_at` it gets this machine's time, on which no decision depends."""
         return cls(
             delivery_id(message.id, consumer),
             message.id,

@@ -56,7 +56,7 @@ class LargePayloads:
     async def batch(self, claims: Sequence[Claimed]) -> AsyncIterator["LoadedBatch"]:
         """Loads the payloads of a batch up to the limit, and frees their memory at the end of the block.
 
-        It takes its turn once: a batch that waited for memory while it holds some could wait forever.
+        It waits for memory only before it has loaded anything: a batch that held memory while it waits could wait forever.
         """
         if all(claimed.has_payload for claimed in claims):
             yield LoadedBatch(list(claims), [], {})

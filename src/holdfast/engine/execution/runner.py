@@ -165,7 +165,7 @@ def cancelled_run(cancelled: asyncio.CancelledError, task: "asyncio.Task[None] |
     """The result of a run that raised a cancellation. Without `task`, the slot, a cancellation of the caller is raised again."""
     if task is None and (current := asyncio.current_task()) is not None and current.cancelling():
         raise cancelled
-    # Unless the worker cancelled the slot, a cancellation inside the handler escaped.
+    # If the worker did not cancel the slot, the handler's own code raised the cancellation.
     return RunResult(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
 
 
@@ -231,7 +231,7 @@ def _correlate(handler: Handler, context: Context) -> _Carried | None:
     # Bound until the next run of the slot: nothing else runs in the slot's task.
     event_id, event_type, source, consumer, queue, attempt = _log_variables()
     event_id.set(str(run.message_id))
-    # The other fields are mostly those of the last run: to compare costs a third of setting.
+    # The other fields are mostly those of the last run: comparing them costs a third of setting them.
     if event_type.get(None) != run.type:
         event_type.set(run.type)
     if source.get(None) != run.source:
@@ -283,7 +283,7 @@ def _once(handler: Handler, context: Context, threads: Threads, window: DedupeWi
 async def _deduplicated(
     handler: Handler, within: timedelta, context: Context, threads: Threads, window: DedupeWindow
 ) -> object:
-    """Calls the handler, unless it handled this key in the time of `within`. Only success is recorded."""
+    """Calls the handler, unless it handled this key within the time `within`. Only success is recorded."""
     run = context.invocation
     key = window_key(run.source, run.key, run.message_id)
     if await window.seen(handler.name, key) and not await context.rerun():

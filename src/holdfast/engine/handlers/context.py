@@ -61,7 +61,7 @@ class Context:
     """What a step of a workflow waits for; other handlers do not wait."""
 
     keeps_result = False
-    """Whether what the function returns is stored; then `returned` gets it."""
+    """Whether the return value is stored; then `returned` gets it."""
 
     rebuilding = False
     """Whether a projector is being rebuilt: its handler then writes into the new result."""

@@ -58,7 +58,7 @@ class Handler:
     takes_context: bool = False
     dedupe: timedelta | None = None
     result: timedelta | None = None
-    """How long what the function returns is kept; None if it is not stored."""
+    """How long the return value is kept; None if it is not stored."""
     keep: timedelta | None = None
     """How long its delivered rows are kept; None for the retention of the app. See `removes_delivered`."""
     parameters: Parameters | None = None

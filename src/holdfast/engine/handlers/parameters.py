@@ -24,7 +24,7 @@ class Parameters:
         if parameters and parameters[0].name == "ctx" and "ctx" not in types:
             context = "Step" if kind == "step" else "Context"
             raise ConfigurationError(
-                f"{job}: ctx has no annotation, so it would be a value of the call; write ctx: {context}"
+                f"{job}: ctx has no annotation, so it would be an argument of the call; write ctx: {context}"
             )
         for parameter in parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):

@@ -46,7 +46,7 @@ class RunProgress:
 class ProgressWriter:
     """Writes the latest report of each run, at most once per interval, in one statement for all runs of a worker.
 
-    Not with the renewal of the lease, which is too rare for a progress bar and must not get slower. A report is a hint: one
+    The renewal of the lease does not write it: that is too rare for a progress bar, and must not get slower. A report is a hint: one
     that cannot be written is dropped. The fence decides whether a run may write.
     """
 

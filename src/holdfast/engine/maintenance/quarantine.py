@@ -44,7 +44,7 @@ class QuarantineRunner:
                 return
             self._child = None
             if code != 0:
-                # It died on its delivery, which is due again when the lease expires: there is no need to hurry.
+                # Its delivery crashed it, and is due again only when the lease expires: a pause delays nothing.
                 self._pause = min(self._pause * 2 or 0.5, _LONGEST_PAUSE)
                 self._not_before = time.monotonic() + self._pause
                 log.error("quarantine process died", exit_code=code, worker=worker)

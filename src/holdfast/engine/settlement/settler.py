@@ -137,7 +137,7 @@ class Settler:
                     await self._write([ack], sent_at)
                 return
             else:
-                # Without a lookup if all are settled: to hash the id of each delivery costs more than its callback.
+                # Without a lookup if all are settled: hashing the id of each delivery costs more than its callback.
                 all_settled = len(settled) == len(batch)
                 for ack in batch:
                     if skipped and ack.settlement.delivery_id in skipped:

@@ -68,7 +68,7 @@ class Tracing:
         return self._enabled
 
     def publishing(self, messages: Messages) -> AbstractContextManager[Messages]:
-        """A span around the write of messages, whose headers carry it on."""
+        """A span around the write of messages; their headers carry its trace context."""
         return self._spanning(messages) if self.on else nullcontext(messages)
 
     @contextmanager
@@ -215,7 +215,7 @@ async def _first_traceparent(first: Callable[[], Awaitable[str | None]]) -> str 
     try:
         return await first()
     except HoldfastError as error:
-        # A link is not worth an attempt.
+        # A link that fails must not fail the run.
         log.warning("trace link failed", **error_fields(error))
         return None
 

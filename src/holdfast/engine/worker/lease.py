@@ -68,7 +68,7 @@ class Lease(threading.Thread):
         """Seconds until this process may treat another worker as dead: after half a lease of uninterrupted contact; 0 if it may now.
 
         After an outage the rows of living workers may look expired. They renew within half a lease: a renewal is due every
-        quarter, one that hangs is cancelled after another quarter, and a failed one is repeated every twentieth.
+        quarter of a lease, one that hangs is cancelled after another quarter, and a failed one is repeated every twentieth.
         """
         now, since = time.monotonic(), self._contact_since
         if since is None or now - self._renewed_at > _BREAK * self._seconds:
@@ -98,7 +98,7 @@ class Lease(threading.Thread):
         # A process that was suspended had no contact during that time.
         if self._contact_since is None or started - self._renewed_at > _BREAK * self._seconds:
             self._contact_since = started
-        # The time before the query: the store counts from its answer, so this errs on the safe side.
+        # The time before the query. The store's lease starts later, so this worker stops before the lease expires.
         self._renewed_at = started
         if cancelled is not None:
             self._cancelled(cancelled)

@@ -375,7 +375,7 @@ class WorkerSession:
     async def _deregister(self, ends: float, settling: "asyncio.Task[None]") -> None:
         """Writes the outcomes and removes the worker's row. If time runs out, the lease expires instead."""
         seconds = max(_PARTING / 2, ends - _PARTING - time.monotonic())
-        # Together with the statement that this waits for: to cancel one on a silent connection takes up to a second.
+        # Together with the statement that this waits for: cancelling one on a silent connection takes up to a second.
         asyncio.get_running_loop().call_later(seconds, settling.cancel)
         try:
             async with asyncio.timeout(seconds):

@@ -58,7 +58,7 @@ def command_handler() -> Handler:
         function=apply_command,
         queue=DEFAULT_QUEUE,
         priority=DEFAULT_PRIORITY,
-        # Each worker that dies with a command spends an attempt, and without the command a parent waits for ever.
+        # Each worker that dies with a command spends an attempt, and without the command a parent waits forever.
         retry=RetryPolicy.exponential(attempts=100, base=0.2, cap="1m"),
         rules=Rules(),
         takes_context=True,

@@ -1,4 +1,4 @@
-"""The deadline of a step: the time from its first start in which it must be done, over all attempts and waits."""
+"""The deadline of a step: how long after its first start it must be done, including all attempts and waits."""
 
 import time
 from collections.abc import Callable

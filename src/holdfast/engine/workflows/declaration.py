@@ -29,7 +29,7 @@ class StepSpec:
     item: str | None = None
     """The parameter that gets the item, of a step that runs through `ctx.map`."""
     deadline: timedelta | None = None
-    """The time from its first start in which the step must be done."""
+    """How long after its first start the step must be done."""
     is_undo: bool = field(init=False)
     stored_results: str = field(init=False)
     """The steps whose stored rows it needs, as `load_steps` takes them."""
@@ -97,7 +97,7 @@ class WorkflowDeclaration:
         if name in self._inputs:
             raise ConfigurationError(
                 f"workflow {self.name}: step {name} has the name of a parameter of step {self._inputs[name][0]}, which is "
-                "a value of the start; rename the parameter or the step, or declare the step first to pass its result"
+                "an argument of start; rename the parameter or the step, or declare the step first to pass its result"
             )
         before = tuple(self._step_name(f"step {name} comes after", one) for one in after)
         graph = Graph(
@@ -202,7 +202,7 @@ class WorkflowDeclaration:
     def _check_result(self, step: str, taken: str, annotation: Any, before: Iterable[str]) -> None:
         if taken not in before:
             raise ConfigurationError(
-                f"workflow {self.name}: step {step} takes the result of step {taken}, which is not done before it; add "
+                f"workflow {self.name}: step {step} takes the result of step {taken}, which does not run before it; add "
                 f"{taken} to after=, or rename the parameter"
             )
         returned = self.steps[taken].returns
@@ -216,7 +216,7 @@ class WorkflowDeclaration:
         if (known := self._inputs.get(parameter.name)) is None:
             if near := difflib.get_close_matches(parameter.name, self._nodes, n=1, cutoff=0.8):
                 raise ConfigurationError(
-                    f"workflow {self.name}: parameter {parameter.name} of step {step} would be a value of the start; did "
+                    f"workflow {self.name}: parameter {parameter.name} of step {step} would be an argument of start; did "
                     f"you mean the result of step {near[0]}? If not, give the parameter a name that differs more"
                 )
             return

@@ -57,7 +57,7 @@ def map_items(step: "Step", function: Callable[..., Any], items: Iterable[object
             return []
         if len(texts) > MAX_ITEMS:
             raise ConfigurationError(
-                f"ctx.map({spec.name}) got {len(texts):,} items; give at most {MAX_ITEMS:,}, for example batches of them"
+                f"ctx.map({spec.name}) got {len(texts):,} items; give at most {MAX_ITEMS:,}, for example lists of several each"
             )
         consumer = step_consumer(spec.workflow.name, spec.name)
         yield start_items(step.claim, step.run_id, step.epoch, join, name, consumer, texts)

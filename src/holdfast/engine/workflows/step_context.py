@@ -1,4 +1,4 @@
-"""What all steps know: their run, their results, and how they complete. A mapped step knows nothing more than its item."""
+"""What all steps have: their run, their results, and how they complete. A mapped step has only its item in addition."""
 
 from typing import Any
 from uuid import UUID
@@ -110,7 +110,7 @@ class StepContext(Context):
         return self.spec.name, 0
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the function: values of the start, and results of steps."""
+        """The arguments of the function: arguments of `start`, and results of steps."""
         given = payload.decode(self.invocation.payload)
         named = self.spec.inputs.take(given if isinstance(given, dict) else {})
         for step, annotation in self.spec.results.items():
@@ -127,11 +127,11 @@ class StepContext(Context):
         return named
 
     def returned(self, result: object) -> None:
-        """Keeps what the function returned, unless it completed the step itself."""
+        """Stores the return value as the result, unless the function has called `ctx.complete`."""
         if self.suspension is not None:
             raise ConfigurationError(
-                f"step {self.spec.name} caught the exception that suspends it and returned; let it pass, for example by "
-                "`except Exception` instead of a bare except"
+                f"step {self.spec.name} caught the exception that suspends it and returned; do not catch that exception, for "
+                "example with `except Exception` instead of a bare except"
             )
         if not self.completing:
             self.result = payload.encode(result)

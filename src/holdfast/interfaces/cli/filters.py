@@ -44,9 +44,17 @@ _FILTERS = (
     click.option("--error-type", metavar="NAME", help="Only this error class, with or without its module."),
     click.option("--group", metavar="GROUP", help="Only this failure group (see `holdfast dlq groups`)."),
     click.option(
-        "--since", type=TIME, metavar="TIME", help="Ended (if not ended: created) since: 2h, 3d, 2026-11-15T09:00Z."
+        "--since",
+        type=TIME,
+        metavar="TIME",
+        help="Only deliveries that ended since: 2h, 3d, 2026-11-15T09:00Z. Unfinished ones: created since.",
     ),
-    click.option("--until", type=TIME, metavar="TIME", help="Ended (if not ended: created) before."),
+    click.option(
+        "--until",
+        type=TIME,
+        metavar="TIME",
+        help="Only deliveries that ended before this time. Unfinished ones: created before it.",
+    ),
 )
 STATUS = click.option("--status", type=click.Choice(STATES), multiple=True, help="Only this state. Repeatable.")
 

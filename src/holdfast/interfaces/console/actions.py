@@ -17,8 +17,10 @@ from holdfast.stores.messages.publish import Published
 
 @dataclass(frozen=True, slots=True)
 class ConsoleAction:
-    """A change: the role it requires, the function that makes it, and its row in the shared table if it has one. One of the
-    browser only is also allowed in a read-only console."""
+    """A change: the role it requires, the function that makes it, and its row in the shared table if it has one.
+
+    A change that affects only the user's browser is also allowed in a read-only console.
+    """
 
     role: Role
     run: Callable[[ConsoleRequest], Awaitable[Redirect | Response]]

@@ -58,7 +58,7 @@ def worker_is_killed(runner: ScenarioRunner) -> None:
 
 
 def partner_dies(runner: ScenarioRunner) -> None:
-    """A partner's server is down: the circuit opens, deliveries park, no attempt is wasted on it."""
+    """A partner's server is down: the circuit opens, deliveries are parked, and spend no attempt."""
     runner.services.partner.stop()
     runner.say("a partner's webhook receiver just died: after five failures the circuit opens, deliveries park")
     runner.until(lambda now: now.count(State.PARKED) > 0, _TIMEOUT)

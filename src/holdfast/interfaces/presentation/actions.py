@@ -42,7 +42,7 @@ _SCHEDULE_FIELDS = (
 _FLOW_FIELDS = (
     ActionField("limit", FieldKind.NUMBER, "New limit: how many deliveries run at once."),
     ActionField("rate", FieldKind.TEXT, "New rate: a count and a window, such as 90/10s."),
-    ActionField("reset", FieldKind.FLAG, "Return to the declared values before the given ones apply."),
+    ActionField("reset", FieldKind.FLAG, "Return to the declared values first; then apply the given ones."),
 )
 _FLOW_TEXTS = {
     "fields": _FLOW_FIELDS,
@@ -104,7 +104,7 @@ ACTIONS = (
         summary="Unblock a consumer immediately",
         done="consumer {name} unblocked",
         unchanged="consumer {name} was not blocked",
-        effect="Holdfast retries it automatically. This retries it now.",
+        effect="Workers try one delivery of this consumer from time to time. This lets it run now.",
     ),
     _action(
         CONSUMERS,
@@ -173,9 +173,9 @@ ACTIONS = (
         SCHEDULES,
         "remove",
         done="schedule {name} removed",
-        effect="It enqueues no more runs. Runs that it enqueued stay.",
+        effect="It enqueues no more jobs. Jobs that it already enqueued stay.",
         is_dangerous=True,
-        help="Remove a run-time schedule, or one of @hf.cron that no running worker declares. Runs that it enqueued stay.",
+        help="Remove a run-time schedule, or one of @hf.cron that no running worker declares. Jobs that it enqueued stay.",
         confirm=lambda given: f"schedule {given['name']}",
     ),
     _action(
@@ -231,7 +231,7 @@ ACTIONS = (
         label="Open",
         effect="Calls are rejected and their deliveries are parked until this time is over.",
         is_dangerous=True,
-        help="Open a circuit: calls fail immediately and deliveries park until the time is over and a probe succeeds.",
+        help="Open a circuit: calls fail immediately and deliveries are parked until the time is over and a probe succeeds.",
         undo="reset",
     ),
     _action(

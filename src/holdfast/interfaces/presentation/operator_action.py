@@ -53,7 +53,7 @@ class OperatorAction:
     """One action on one item.
 
     `arguments` identify the item; the last one is its name. `done` and `unchanged` are the result in words. `effect`
-    is what the form of the console says before, `undo` the action that reverts it. An empty `label` means that the
+    is the text in the console's form, `undo` the action that reverts it. An empty `label` means that the
     console does not offer it, an empty `help` that the CLI does not. The CLI asks before it does what `confirm` describes.
     """
 

@@ -142,7 +142,7 @@ class Condition:
         return bool(_COMPARE[self.comparison](getattr(stats, self.figure), self.bound))
 
     def settled(self, stats: Stats) -> bool:
-        """Whether the result of `holds` is final, because an exact count would not change it."""
+        """Whether an exact count would not change the result of `holds`; a large count may be a lower bound."""
         figure = getattr(stats, self.figure)
         if not is_or_more(figure) or figure > self.bound:
             return True

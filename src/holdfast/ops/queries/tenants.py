@@ -1,4 +1,4 @@
-"""What waits, runs and failed for each tenant, from samples of a bounded size."""
+"""The pending, running and failed deliveries of each tenant, from samples of a bounded size."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

@@ -116,7 +116,7 @@ class WebhookDispatcher:
         """Posts an event. Returns if the endpoint accepted it, else raises the exception that decides about a retry.
 
         `on_response` is called with the response, if there is one. While the circuit is open every failure parks, so that no
-        delivery runs out of attempts over an endpoint that is down.
+        delivery uses up its attempts while the endpoint is down.
         """
         if endpoint.disabled_at is not None:
             raise Snooze(_DISABLED)

@@ -47,8 +47,8 @@ def ingest_handler(
 
     async def refuse(ctx: Context, _: object) -> NoReturn:
         raise TerminalError(
-            f"{ctx.consumer} only stores events; this delivery is from a consumer that had its name, so run it with that "
-            "code, or discard it"
+            f"{ctx.consumer} only stores events; this delivery was created for an earlier consumer of this name: run it with "
+            "the code of that consumer, or discard it"
         )
 
     return Handler(

@@ -115,7 +115,7 @@ def discard(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | No
 
 @operation
 def cancel(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None = None) -> Steps[frozenset[UUID]]:
-    """Cancels pending and in-flight deliveries; returns the cancelled ones. A current run cannot settle any more."""
+    """Cancels pending and in-flight deliveries; returns the cancelled ones. A current run can no longer complete."""
     cancelled = frozenset(as_uuid(row[0]) for row in (yield Query("cancel", _who(ids, actor, reason, plan))))
     if cancelled:
         # The last unfinished job of a group may be among them.

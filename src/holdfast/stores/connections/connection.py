@@ -297,7 +297,7 @@ def _statements(
 
 
 def _check_psycopg(conn: Any) -> None:
-    # The number of the enumeration: to build the member takes as long as the rest of the check.
+    # The number of the enumeration: building the member takes as long as the rest of the check.
     if conn.autocommit and conn.pgconn.transaction_status == _IDLE:
         raise NoTransaction("psycopg connection", "use `with conn.transaction():`")
 

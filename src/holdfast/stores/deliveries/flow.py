@@ -190,7 +190,7 @@ def unkeyed_deliveries(
     scanned: int = 4000,
     suspects: bool = False,
 ) -> Steps[UnkeyedPage]:
-    """Pending deliveries of the lane whose key is missing, or whose place in the order does not fit their consumer.
+    """Pending deliveries of the lane whose key is missing, or whose position in the order does not fit their consumer.
 
     They are sorted by `run_at` and id. One call reads at most `scanned` deliveries of the lane; `after` continues.
     """

@@ -62,7 +62,7 @@ def start_group(group: NewGroup, fanout: Fanout, *, own: bool) -> Steps[Publishe
 def cancel_group(id: UUID, actor: str, reason: str | None) -> Steps[int]:
     """Cancels the unfinished jobs of a group in one transaction, audited; returns their number.
 
-    A current run cannot settle any more. Raises `NotFound` for an unknown group.
+    A current run can no longer complete. Raises `NotFound` for an unknown group.
     """
     if not (yield Query("mark_cancelled_group", {"group": id})):
         raise NotFound("group", id, "`holdfast groups list` shows the ids")

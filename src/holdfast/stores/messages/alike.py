@@ -1,4 +1,4 @@
-"""Messages that differ only in id and payload, as columns: an object for each of them costs more than to write it."""
+"""Messages that differ only in id and payload, as columns: creating an object for each of them costs more than writing it."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload

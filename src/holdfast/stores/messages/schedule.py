@@ -1,4 +1,4 @@
-"""Schedules in the store: the declared ones and those of run time, with their last occurrence."""
+"""Schedules in the store: the declared ones and the run-time ones, with their last occurrence."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

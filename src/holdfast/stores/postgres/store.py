@@ -54,7 +54,7 @@ _TCP_TIMEOUTS = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
-# A query plan that was cached when the tables were empty scans them completely until the next ANALYZE: to settle 100 of
+# A query plan that was cached when the tables were empty scans them completely until the next ANALYZE: settling 100 of
 # 200,000 rows took 23 ms instead of 0.5 ms. Planning each time costs 0.1 to 0.3 ms per statement. The isolation level
 # is read committed for any default of the database: statements lock in order to see the commits of other transactions,
 # and an older snapshot would hide them.

@@ -63,8 +63,8 @@ def retry_run(run_id: UUID, from_step: str | None, events: WorkflowEvents) -> St
 def _advance_completed(run_id: UUID, run: LockedRun, graph: Graph, events: WorkflowEvents) -> Steps[bool]:
     """Advances steps that `ctx.complete` settled and no worker advanced yet; whether there were any.
 
-    Otherwise their advance would come after the retry, which counts them as done: once more, and for deliveries of the
-    last epoch. A run that has ended is not advanced, and the retry makes everything due that is not done.
+    Otherwise they would be advanced after the retry, which already counts them as done: a second time, and for deliveries
+    of the last epoch. A run that has ended is not advanced, and the retry makes everything due that is not done.
     """
     rows = yield Query("unadvanced_of_run", {"run_id": run_id})
     for step, occurrence, stored in rows:

@@ -58,7 +58,7 @@ def cli(
 ) -> ExitCode:
     """Replay dead letters. The same deliveries become pending again.
 
-    A bulk replay is a frozen plan. It acts on the previewed deliveries, ignores newer ones, and can be resumed.
+    A bulk replay is stored as a plan. It acts on the previewed deliveries, ignores newer ones, and can be resumed.
 
     \b
       holdfast replay --id 01a1de9e-3feb-7141-acf8-3a160ca18709

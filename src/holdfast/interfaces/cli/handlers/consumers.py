@@ -20,7 +20,7 @@ from holdfast.ops.resources.consumers import ConsumerState
 
 @group("consumers")
 def cli() -> None:
-    """List, pause, limit, retire and catch up consumers, and their keys."""
+    """List, pause, limit, retire and catch up consumers. List, pause and resume their keys."""
 
 
 @add_list(cli, lambda ops: ops.consumers(), "no consumers; they register when a worker starts or the app publishes")
@@ -78,9 +78,9 @@ def resume(name: str, reason: str | None) -> None:
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of keys.")
 @click.option("--after", metavar="KEY", help="Only keys after this one, for the next page.")
 def keys(name: str, state: str, prefix: str, limit: int, after: str | None) -> None:
-    """List the keys of a consumer with flow control: what waits and runs, and what holds a key up.
+    """List the keys of a consumer with flow control: what waits, what runs, and what holds each key up.
 
-    Counts of a key stop at 1,000+.
+    Counts of a key stop at 1,000 and are then shown as 1,000+.
     """
     page = settings().operations().keys(name, state=KeyFilter(state), prefix=prefix, limit=limit, after=after)
     if not settings().tabular:

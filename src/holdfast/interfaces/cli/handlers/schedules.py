@@ -23,7 +23,7 @@ def cli() -> None:
 @click.option("--after", metavar="NAME", help="Only names after this one: the next page.")
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of rows.")
 def list_(job: str | None, prefix: str | None, after: str | None, limit: int) -> None:
-    """List schedules by name. An overdue schedule does not fire: no running worker has its job."""
+    """List schedules by name. A schedule is overdue if it does not fire because no running worker has its job."""
     ops = settings().operations()
     found, now = ops.schedules(job=job, prefix=prefix, after=after, limit=limit), ops.now()
     columns: list[Column[ScheduleState]] = [

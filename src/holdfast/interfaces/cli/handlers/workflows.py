@@ -109,16 +109,18 @@ def show(id: UUID) -> None:
 @click.option("--deadline", type=DURATION, metavar="DURATION", help="Time after which the run fails: 30m, 2d.")
 @REASON
 def run(workflow: str, arguments: str, **options: Any) -> None:
-    """Start a run of the newest version, with the values that its steps take as a JSON object.
+    """Start a run of the newest version, with the arguments of start as a JSON object.
 
-    With --app, the types of the values are checked first. Without it, only a worker knows them.
+    With --app, the types of the arguments are checked first. Without it, a worker checks them.
 
     \b
       holdfast workflows run order '{"sku": "lamp", "count": 2}' --key order:7
     """
     values = read_json(arguments)
     if not isinstance(values, dict):
-        raise InvalidPayload("$", "the values of a run must be a JSON object with the parameters of its steps by name")
+        raise InvalidPayload(
+            "$", "the arguments of a run must be a JSON object with the parameters of its steps by name"
+        )
     ops, who = settings().operations(), settings().who()
     if settings().uses_app and (declared := settings().load_app().workflows.get(workflow)) is not None:
         declared.parameters.read(payload.encode(values))

@@ -27,7 +27,9 @@ def keys() -> None:
 
 
 @command(cli, name="rotate", acts=True)
-@click.option("--plain", is_flag=True, help="Also values that are not encrypted, from before the app had a cipher.")
+@click.option(
+    "--plain", is_flag=True, help="Also encrypt values that are not encrypted, from before the app had a cipher."
+)
 def rotate(plain: bool) -> None:
     """Encrypt stored values with the current key of the app's cipher.
 

@@ -25,7 +25,7 @@ def cli() -> None:
 )
 @click.option("--by", "actor", metavar="NAME", help="Only actions of this actor (user or token).")
 @click.option("--action", metavar="NAME", help="Only this action: replay, discard, pause, start, …")
-@click.option("--since", type=TIME, metavar="TIME", help="Only since: 2h, 3d, 2026-11-15T09:00Z.")
+@click.option("--since", type=TIME, metavar="TIME", help="Only from this time on: 2h, 3d, 2026-11-15T09:00Z.")
 @click.option("--until", type=TIME, metavar="TIME", help="Only before this time.")
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of entries.")
 @click.option("--before", type=click.IntRange(1), metavar="N", help="Only entries older than this number.")

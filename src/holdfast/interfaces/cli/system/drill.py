@@ -30,7 +30,7 @@ def list_() -> None:
 
 @command(cli, name="run")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--redis", metavar="URL", help="Emit duplicate-events on a temporary stream of this Redis server too.")
+@click.option("--redis", metavar="URL", help="Run duplicate-events also on a temporary stream of this Redis server.")
 def run(names: tuple[str, ...], redis: str | None) -> ExitCode:
     """Run the given drills, or all of them. Exits with 1 if a promise was broken.
 

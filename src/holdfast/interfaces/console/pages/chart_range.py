@@ -17,7 +17,7 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class TrendRange:
-    """The range of the charts on a page. Each link is None if it leads nowhere new."""
+    """The range of the charts on a page. Each link is None if it would show the same range."""
 
     chosen: dict[str, str]
     axis: chart.TimeAxis

@@ -51,7 +51,7 @@ async def flow(request: ConsoleRequest) -> HtmlPage:
 
 
 async def tenants(request: ConsoleRequest) -> HtmlPage:
-    """What waits, runs and failed for each tenant; with `tenant`, for each consumer of this one."""
+    """The pending, running and failed deliveries of each tenant; with `tenant`, of each consumer of this tenant."""
     by = request.query.get("by", BY_TENANT).strip()
     # Not from `query`: the deliveries without a tenant have the name ''.
     tenant = request.http.query_params.get("tenant")

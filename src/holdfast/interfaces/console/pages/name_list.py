@@ -18,7 +18,7 @@ def name_list(
     size: int = PAGE,
 ) -> dict[str, Any]:
     """The variables of a page with the items that match the filters in the URL. `after` is the key of the last item of the
-    page before; without that item the list starts again."""
+    page before; if it does not exist any more, the list starts from the beginning."""
     chosen = request.chosen(*filters)
     rows = [one for one in items if all(filters[name](one, text) for name, text in chosen.items())]
     after = request.query.get("after")

@@ -141,7 +141,7 @@ cross join (
   where b.consumer = 'queue:' || :queue::text and b.flow_key = '' and b.bucket > now() - :queue_span::interval) q
 
 -- name: delivery_key
--- The key of a delivery and its place in the order of the key; null without one.
+-- The key of a delivery and its position in the order of the key; null without one.
 select d.flow_key, d.flow_seq from {hf}delivery d where d.id = :id::uuid
 
 -- name: flow_queues

@@ -241,7 +241,7 @@ where exists (
 select 0, 0
 
 -- name: flow_unkeyed
--- Pending deliveries of a lane that have no key yet, no place in the order, or one that is no longer used, with their
+-- Pending deliveries of a lane that have no key yet, no position in the order, or one that is no longer used, with their
 -- messages. It reads at most :scanned rows of the lane; if there may be more, the last row has no message: it is the last
 -- one that was read.
 with s as materialized (
