@@ -1,4 +1,4 @@
-"""`hf.events`: the event store, read in its order."""
+"""`hf.events`: reads the event store in order."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple

@@ -117,7 +117,7 @@ class RelayRunner:
         await reached.wait()
 
     async def run(self) -> None:
-        """Acquires the lease when it is free, and relays while it holds it."""
+        """Acquires the lease when it is free, and relays while this process holds it."""
         while True:
             try:
                 held = await self._take()

@@ -60,7 +60,9 @@ class Limits:
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"jitter is {self.jitter!r}; use a fraction of the cooldown from 0 to 1")
         if self.rate is not None and not 0 < self.rate <= 1:
-            raise ConfigurationError(f"rate is {self.rate!r}; use a fraction of the calls above 0, up to 1")
+            raise ConfigurationError(
+                f"rate is {self.rate!r}; use the fraction of failed calls that opens the circuit, such as 0.5"
+            )
         for name in ("cooldown", "probe_timeout", "window"):
             if getattr(self, name) <= timedelta(0):
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; use a duration above zero")

@@ -87,7 +87,7 @@ def _failed(delivery: AttemptCounts, outcome: Failed, policy: RetryPolicy, rando
             return Park(verdict.resource or "", PARK_DELAY if verdict.after is None else verdict.after, None)
         case VerdictKind.BLOCK:
             # While the resource is unavailable, holds are not counted. A poison message that only looks like an outage
-            # is counted, so that it ends.
+            # is counted, so that it becomes a dead letter.
             if outcome.held and delivery.holds >= MAX_HOLDS:
                 return _spend(delivery, policy, random)
             delay = _HOLD.delay(delivery.holds + 1, random)

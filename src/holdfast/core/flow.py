@@ -257,21 +257,22 @@ def key_rule(option: str, by: By) -> KeyRule:
         return KeyRule("function", getattr(by, "__qualname__", type(by).__name__), by)
     if not isinstance(by, str):
         raise ConfigurationError(
-            f"{option} by {by!r}: give a payload path ('customer.id'), a header ('header:tenant') or a function of the payload"
+            f"{option}: the key is {by!r}; give a payload path ('customer.id'), a header ('header:tenant') or a function of the "
+            "payload"
         )
     if by.startswith(_HEADER):
         name = by.removeprefix(_HEADER)
         if not name or name != name.strip():
-            raise ConfigurationError(f"{option} by {by!r} names no header; write 'header:tenant'")
+            raise ConfigurationError(f"{option}: the key {by!r} names no header; write 'header:tenant'")
         return KeyRule("header", name)
     prefix, colon, name = by.partition(":")
     if colon and name and difflib.get_close_matches(prefix.lower(), ["header"], cutoff=0.7):
         raise ConfigurationError(
-            f"{option} by {by!r} is neither a payload path nor a header; did you mean {_HEADER + name!r}?"
+            f"{option}: the key {by!r} is neither a payload path nor a header; did you mean {_HEADER + name!r}?"
         )
     if not _PATH.fullmatch(by):
         raise ConfigurationError(
-            f"{option} by {by!r} is not a payload path; write field names joined by dots, such as 'customer.id'"
+            f"{option}: the key {by!r} is not a payload path; write field names joined by dots, such as 'customer.id'"
         )
     return KeyRule("path", by)
 

@@ -160,7 +160,7 @@ class Harness:
         """Calls `before` at the start of the next `times` runs of a consumer."""
         original = self.app.handlers.get(consumer)
         if original is None:
-            raise NotFound("consumer", consumer)
+            raise NotFound("consumer", consumer, "pass the name of a handler of the app")
         self.app.handlers[consumer] = _preceded(original, times, before)
         try:
             yield

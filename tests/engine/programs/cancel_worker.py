@@ -1,4 +1,4 @@
-"""Cancels a job, or runs it until it is told to stop: killed at named points. Arguments: the DSN, `cancel` or `work`, the id."""
+"""Cancels a job, or runs it until it is stopped: killed at named points. Arguments: the DSN, `cancel` or `work`, the id."""
 
 import asyncio
 import sys
@@ -27,5 +27,7 @@ if __name__ == "__main__":
     if sys.argv[2] == "cancel":
         job.handle(UUID(sys.argv[3])).sync.cancel(actor="ada", reason="customer left")
     else:
-        options = WorkerOptions(lease=timedelta(seconds=60), poll=timedelta(milliseconds=20), until_idle=True, cron=False)
+        options = WorkerOptions(
+            lease=timedelta(seconds=60), poll=timedelta(milliseconds=20), until_idle=True, cron=False
+        )
         hf.run(until_idle=True, options=options)

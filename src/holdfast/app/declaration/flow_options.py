@@ -105,8 +105,8 @@ def _one_key(given: Mapping[str, Any]) -> KeyRule | None:
     for option, other in others:
         if not rule.same(other):
             raise ConfigurationError(
-                f"{first} is by {rule.name!r} and {option} by {other.name!r}; a consumer has one key. Give both the same, "
-                "or split the work into two consumers"
+                f"{first} uses the key {rule.name!r} and {option} the key {other.name!r}; a consumer has one key. Give both "
+                "the same, or split the work into two consumers"
             )
     return rule
 

@@ -133,7 +133,7 @@ class Schedules:
             raise ConfigurationError(f"job {name!r} is not declared in this app; {hint}")
         if handler.kind is not Kind.JOB:
             raise ConfigurationError(
-                f"{handler.kind} {name} cannot be scheduled; schedule a job that calls it, such as {', '.join(jobs[:3]) or '@hf.job()'}"
+                f"{handler.kind} {name} cannot be scheduled; schedule a job instead (jobs of this app: {', '.join(jobs[:3]) or 'none'})"
             )
         return handler
 

@@ -1,4 +1,4 @@
-"""Removal of one message's secrets from any text, in time proportional to the sum of text and secrets, not the product."""
+"""Removal of one message's secrets from any text, in time proportional to the sum of their lengths, not to the product."""
 
 from __future__ import annotations
 

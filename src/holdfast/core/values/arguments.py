@@ -34,7 +34,7 @@ def requires_own_conn(function: Callable[P, R]) -> Callable[P, R]:
         if "conn" not in named:
             raise TypeError(
                 f"{function.__qualname__}() needs conn=: pass the open connection or session with which the handler writes its "
-                "effect; a handler without an effect in the database returns instead of calling it"
+                "effect; if the handler has no effect in the database, return without this call"
             )
         return function(*args, **named)
 

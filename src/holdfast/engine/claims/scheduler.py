@@ -61,8 +61,8 @@ class NextScan(NamedTuple):
     """The next claim query.
 
     With `full`, one statement finds the lanes and claims from them. Otherwise the query claims from the known lanes, which
-    are listed again first if `refresh` is set. `full_scan_in` is the number of seconds until a full scan that is needed but
-    rate-limited is due.
+    are listed again first if `refresh` is set. `full_scan_in` is the number of seconds until a delayed full
+    scan is due.
     """
 
     size: int

@@ -105,8 +105,8 @@ class DeliveryExecutor:
         self._settler.lease_held_since = lease.held_since
         if self._removing and not await self._store.run(may_remove_messages()):
             raise ConfigurationError(
-                f"handlers with keep='0' remove their messages ({', '.join(sorted(self._removing))}), but this database role has "
-                "no right to: `grant delete on holdfast.message` to it, or give keep= a duration"
+                f"handlers with keep='0' remove their messages ({', '.join(sorted(self._removing))}), but this database role may "
+                "not delete messages; run `grant delete on holdfast.message to ROLE`, or give keep= a duration"
             )
 
     def accepted(self, claims: Sequence[Claimed]) -> None:

@@ -24,7 +24,7 @@ SIGNAL, TRIGGER, RETRY = "workflow.signal", "workflow.trigger", "workflow.retry"
 
 
 async def apply_command(ctx: Context, command: dict[str, Any]) -> None:
-    """Applies one command to its run. A run that has ended ignores it; one that does not exist makes it a dead letter."""
+    """Applies one command to its run. A command that the run refuses, or whose run does not exist, is a dead letter."""
     store = ctx._store
     if is_start(ctx.type):
         # The start message of a child run: the child has ended.

@@ -217,7 +217,7 @@ class WorkflowDeclaration:
             if near := difflib.get_close_matches(parameter.name, self._nodes, n=1, cutoff=0.8):
                 raise ConfigurationError(
                     f"workflow {self.name}: parameter {parameter.name} of step {step} would be an argument of start; did "
-                    f"you mean the result of step {near[0]}? If not, give the parameter a name that differs more"
+                    f"you mean the result of step {near[0]}? If not, give the parameter a less similar name"
                 )
             return
         first, other, kind = known

@@ -193,7 +193,7 @@ def _retire(name: str, pattern: str | None, actor: str, reason: str | None) -> S
     relayed = () if pattern is not None else (yield from retire_relay(name, actor, reason))
     read = () if pattern is not None else (yield from forget_intake(name).start())
     if not ending and not relayed and not read:
-        raise NotFound("active subscription", name)
+        raise NotFound("active subscription", name, "`holdfast consumers list` shows the active ones")
     for one in ending:
         yield from registry.retire(one, name).start()
         yield audited(actor, "retire", "consumer", name, reason, {"pattern": one})

@@ -52,7 +52,9 @@ def pause_key(
     stored = bounded_key(key)
     sources = (KeySource.WAITING, KeySource.RUNNING, KeySource.DEAD)
     if not force and (yield from transact(flow_keys(consumer, sources, stored, 1))) != [stored]:
-        raise NotFound("key", key or "''", f"consumer {consumer} has no deliveries with it; --force pauses it anyway")
+        raise NotFound(
+            "key", key or "''", f"consumer {consumer} has no deliveries with it; use force to pause it anyway"
+        )
     return (yield from transact(changes.pause_key(consumer, key, actor, reason)))
 
 

@@ -141,7 +141,7 @@ def resume_queue(name: str, actor: str, reason: str | None) -> Steps[bool]:
 def pause_consumer(name: str, actor: str, reason: str | None) -> Steps[None]:
     """Excludes a consumer from claims until it is resumed; current runs finish."""
     if not (yield from switched("pause_consumer", "pause", "consumer", name, actor, reason)):
-        raise NotFound("consumer", name)
+        raise NotFound("consumer", name, "`holdfast consumers list` shows the consumers")
 
 
 @operation
@@ -159,7 +159,7 @@ def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> St
     """
     resource = sanitize(resource, 200)
     if not (rows := (yield Query("lock_consumer", {"name": name}))):
-        raise NotFound("consumer", name)
+        raise NotFound("consumer", name, "`holdfast consumers list` shows the consumers")
     bounds = {"shortest": delay, "longest": max(delay, LONGEST_BLOCK)}
     ((until, now),) = yield Query("block_consumer", {"name": name, "resource": resource, **bounds})
     began = not rows[0][0]

@@ -31,7 +31,7 @@ def change_flow(
     lock, override_flow = _STATEMENTS[kind]
     rows = yield Query(lock, {"name": name})
     if not rows:
-        raise NotFound(kind, name)
+        raise NotFound(kind, name, f"`holdfast {kind}s list` shows the {kind}s")
     flow, override = rows[0]
     settings = None if flow is None else stored_flow(flow)
     for option, declared in (

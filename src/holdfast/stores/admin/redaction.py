@@ -8,7 +8,7 @@ from holdfast.stores.operation import Query, Steps, operation
 
 @operation(reads=True)
 def redactions() -> Steps[frozenset[Redaction]]:
-    """All declarations of all apps."""
+    """The declared secret fields of all apps."""
     return frozenset(Redaction(str(pattern), str(path)) for pattern, path in (yield Query("redactions")))
 
 

@@ -193,9 +193,9 @@ def claim_trial(
     suspects: bool = False,
     flow: Callable[[Sequence[Lane]], Steps[list[Claimed]]] | None = None,
 ) -> Steps[list[Claimed]]:
-    """Claims one delivery of a blocked consumer whose pause is over; other workers do not claim from it for `trial`.
+    """Claims one delivery of a blocked consumer whose pause is over; other workers do not claim from it for `trial` time.
 
-    `flow` claims instead of the plain statement, for lanes with flow control.
+    For lanes with flow control, `flow` claims instead of the plain statement.
 
     Returns an empty list and changes nothing when another worker was first or no delivery is due. All lanes belong to
     one consumer.

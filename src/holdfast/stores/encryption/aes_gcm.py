@@ -15,7 +15,7 @@ _REMEDY = "make one with AesGcm.new_key() and keep it in a secret store"
 
 
 class AesGcm:
-    """Encrypts with the key `current` and decrypts with any of `keys`, a dict of a key id to 32 bytes or their base64 text.
+    """Encrypts with the key `current` and decrypts with any of `keys`, a dict from key ids to 32 bytes or their base64 text.
 
     The id of a key is stored, readable, with everything that it encrypts. With one key, `current` may be left out.
 
@@ -31,7 +31,7 @@ class AesGcm:
             raise ConfigurationError("AesGcm needs the package cryptography; install holdfast[cipher]") from error
         if not isinstance(keys, Mapping) or not keys:
             raise ConfigurationError(
-                f"keys is of type {type(keys).__name__}; give a dict of a key id to its key, at least one"
+                f"keys is of type {type(keys).__name__}; give a dict from key ids to keys, with at least one"
             )
         self._keys: dict[str, Any] = {
             check_name("encryption key", id): AESGCM(_key(id, value)) for id, value in keys.items()

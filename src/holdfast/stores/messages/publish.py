@@ -36,7 +36,7 @@ from holdfast.stores.messages.rows import (
 )
 from holdfast.stores.operation import Columns, Operation, Query, Rows, Steps, columns, operation
 
-# PostgreSQL plans large batches with conflict handling badly.
+# PostgreSQL chooses slow query plans for large batches with conflict handling.
 _CHUNK = 1000
 _KEYED_CHUNK = 100
 _STREAMED = 100

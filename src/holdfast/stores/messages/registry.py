@@ -160,7 +160,9 @@ def retire(pattern: str, consumer: str) -> Steps[None]:
     yield LOCK_REGISTRY
     epoch = yield from registry_epoch()
     if not (yield Query("retire_subscription", {"pattern": pattern, "consumer": consumer, "epoch": epoch + 1})):
-        raise NotFound("active subscription", f"{pattern} -> {consumer}")
+        raise NotFound(
+            "active subscription", f"{pattern} -> {consumer}", "`holdfast consumers list` shows the active ones"
+        )
 
 
 @operation(reads=True)

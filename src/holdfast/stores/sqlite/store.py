@@ -330,7 +330,7 @@ def schema_text(dialect: SqliteDialect) -> str:
     script: list[str] = []
 
     def record(text: str) -> Rows:
-        if text.startswith("select"):  # the version: 0, so that every migration follows
+        if text.startswith("select"):  # the query of the schema version; 0 means that every migration is missing
             return [(0,)]
         script.append(text)
         return []

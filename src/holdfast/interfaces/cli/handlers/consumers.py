@@ -72,7 +72,7 @@ def resume(name: str, reason: str | None) -> None:
     type=click.Choice([one.value for one in KeyFilter]),
     default=KeyFilter.ALL.value,
     show_default=True,
-    help="Only these: blocked by a dead letter, paused, at the limit, at the rate, with waiting or running deliveries.",
+    help="Only keys with waiting or running deliveries, blocked by a dead letter, paused, at the limit or at the rate.",
 )
 @click.option("--prefix", default="", metavar="TEXT", help="Only keys that begin with TEXT.")
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of keys.")

@@ -33,7 +33,7 @@ _NEEDED = ("starlette", "jinja2", "uvicorn")
 def cli(host: str, port: int, read_only: bool, auth: str) -> ExitCode:
     """Serve the web console until interrupted. It also executes stored plans.
 
-    An address other than loopback requires --auth token. Put a TLS proxy in front of it there.
+    An address other than loopback requires --auth token. In that case, put a TLS proxy in front of the console.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
