@@ -1,5 +1,6 @@
 """Steps that start other work: one run of a step per item, and child runs."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -82,6 +83,39 @@ async def test_a_thousand_items_join_once(hf: Holdfast) -> None:
     await drain(hf, concurrency=50)
     assert await run.result() == sum(n * n for n in range(1000))
     assert len(await all_of(hf, "flow/after")) == 1
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    width: int
+
+
+def measuring(hf: Holdfast, values: list[object], read: list[object]) -> Any:
+    flow = hf.workflow("measures")
+
+    @flow.step(mapped=True)
+    async def measure(n: int) -> Thumbnail:
+        return values[n]  # type: ignore[return-value]
+
+    @flow.step(retry=ONCE)
+    async def all_of_them(ctx: Step) -> None:
+        read.extend(await ctx.map(measure, range(len(values))))
+
+    return flow
+
+
+async def test_the_results_of_items_have_the_type_of_their_step(hf: Holdfast) -> None:
+    read: list[object] = []
+    await measuring(hf, [Thumbnail(n) for n in range(3)], read).start()
+    await drain(hf)
+    assert read == [Thumbnail(0), Thumbnail(1), Thumbnail(2)]
+
+
+async def test_a_result_of_an_item_that_does_not_fit_is_named(hf: Holdfast) -> None:
+    run = await measuring(hf, [Thumbnail(1), {"width": "wide"}], []).start()
+    await drain(hf)
+    with pytest.raises(WorkflowFailed, match=r"the result of step measure must be .*Thumbnail"):
+        await run.result()
 
 
 async def test_a_dead_item_fails_the_run_and_a_retry_runs_only_that_item_again(hf: Holdfast) -> None:

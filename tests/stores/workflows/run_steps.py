@@ -22,7 +22,7 @@ STEPS = [step_consumer("flow", name) for name in GRAPH.nodes]
 
 
 def events() -> WorkflowEvents:
-    return WorkflowEvents(fresh_id)
+    return WorkflowEvents(lambda count: [fresh_id() for _ in range(count)])
 
 
 def new_run(key: str | None = None) -> NewRun:

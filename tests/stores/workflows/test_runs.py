@@ -1,6 +1,9 @@
 """Runs in the stores: what advances them, what does not, and who may."""
 
 from datetime import timedelta
+from uuid import UUID
+
+import orjson
 
 from holdfast.core.change import DeadLetter
 from holdfast.core.delivery import Claim
@@ -53,6 +56,22 @@ async def test_completed_steps_make_the_next_ones_due_and_end_the_run(store: Sto
     assert await steps_of(store, run) == {"a": "delivered", "b": "delivered", "c": "delivered", "d": "pending"}
     (ended,) = (await finish_steps(store, await claim_steps(store))).ended
     assert (ended.run_id, str(ended.status)) == (run, "done")
+
+
+async def test_each_run_that_ends_in_a_batch_has_an_event_with_its_source_and_generation(store: Store) -> None:
+    runs = await started(store, 25)
+    await finish_all(store, 2)
+    last = [end(claimed) for claimed in await claim_steps(store)]
+    last = [one if n % 5 else one._replace(source="desk", generation=3) for n, one in enumerate(last)]
+    await store.run(advance("w1", last, events()))
+    rows = sql(store, "select payload, source, generation from {hf}message where type = 'workflow.done'")
+    found = {}
+    for payload, source, generation in rows:
+        event = payload if isinstance(payload, dict) else orjson.loads(str(payload))
+        assert (event["workflow"], event["reason"]) == ("flow", None)
+        found[UUID(event["run"])] = source, generation
+    assert found == {one.run_id: (one.source, one.generation) for one in last}
+    assert found.keys() == set(runs)
 
 
 async def test_both_sides_of_a_join_in_one_batch_start_it_once(store: Store) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.encryption import ENCRYPTED_START
 from holdfast.core.errors import ConfigurationError, InvalidPayload
 from holdfast.core.events.payload import decode
 from holdfast.core.events.payload_errors import step
@@ -51,6 +53,19 @@ def misfit(error: ValueError, expected: str, at: tuple[str | int, ...] = ()) -> 
 def stored_value(text: str | None, annotation: Any, what: str, remedy: str = "") -> Any:
     """A stored value as its annotation describes it; raises `InvalidPayload` for one that does not fit."""
     return fitting_value(None if text is None else decode(text), annotation, what, remedy)
+
+
+def stored_values(texts: Sequence[str], annotation: Any) -> list[Any]:
+    """`stored_value` of each text at once; raises `ValueError` if one does not fit, without saying which."""
+    text = f"[{','.join(texts)}]"
+    if ENCRYPTED_START in text:
+        raise ValueError("a value may be encrypted")
+    values = decode(text)
+    if annotation is not Any and annotation is not NoneType:
+        values = validator_of(list[annotation]).validate_python(values)
+    assert isinstance(values, list)
+    assert len(values) == len(texts)
+    return values
 
 
 def fitting_value(value: object, annotation: Any, what: str, remedy: str = "") -> Any:

@@ -48,6 +48,10 @@ class ResultUpcasts:
         form = max(known) + 1 if known else 1
         return form if form > run_version else None
 
+    def changes(self, step: str, version: int) -> bool:
+        """Whether `read` does more with a result of this version than to decode it."""
+        return version > self._version or any(old >= version for old in self._known.get(step, ()))
+
     def read(self, step: str, text: str | None, version: int) -> object:
         """The value of a result that was stored in the form of `version`; raises `NewerVersion` if this code is older."""
         if version > self._version:

@@ -64,7 +64,7 @@ def map_items(step: "Step", function: Callable[..., Any], items: Iterable[object
     if known is None or not known.done:
         step.suspend((join, 0), None, None, stored=False)
     results: list[StepResult] = yield item_results(step.run_id, name)
-    return [step.read(spec.name, spec.returns, *result) for result in results]
+    return step.read_all(spec.name, spec.returns, results)
 
 
 def run_child(step: "Step", workflow: ChildWorkflow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Requests:

@@ -11,7 +11,7 @@ from holdfast._log import get_logger
 from holdfast.core.change import Discard
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreTimeout
-from holdfast.core.identity import uuid7
+from holdfast.core.identity import uuid7s
 from holdfast.stores.deliveries.settle import ClaimState, Settlement, claim_states, settle
 from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.advance import Advanced, StepEnd, advance, advance_completed
@@ -66,7 +66,7 @@ class StepSettlement(NamedTuple):
 
 def new_events() -> WorkflowEvents:
     """Publishes events about runs, with ids of this process."""
-    return WorkflowEvents(lambda: uuid7(time.time_ns() // 1_000_000, secrets.randbits(74)))
+    return WorkflowEvents(lambda count: uuid7s(time.time_ns() // 1_000_000, secrets.token_bytes(10 * count)))
 
 
 class StepSettler:
@@ -91,9 +91,9 @@ class StepSettler:
             elif isinstance(step.outcome, FinalFailure | RunCancellation) and await self._end(step):
                 settled.add(step.settlement.delivery_id)
                 self._run_ended()
-        missing = [step for step in steps if step.settlement.delivery_id not in settled]
-        if not missing:
+        if len(settled) == len(steps):
             return settled, set()
+        missing = [step for step in steps if step.settlement.delivery_id not in settled]
         return await self._check(missing, settled)
 
     async def _completed(self, end: StepEnd) -> None:

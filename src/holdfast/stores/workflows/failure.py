@@ -221,14 +221,14 @@ def _cancel_children(run_id: UUID, run: LockedRun, what: str, events: WorkflowEv
         yield from events.publish(
             [
                 new_message(
-                    id=events.new_id(),
+                    id=id,
                     type=CANCEL,
                     source=run.source,
                     payload={"run": child, "reason": f"parent run {run_id} {what}"},
                     generation=run.generation,
                     addressed=[Address(consumer=COMMANDS)],
                 )
-                for child in children
+                for id, child in zip(events.new_ids(len(children)), children, strict=True)
             ]
         )
 
