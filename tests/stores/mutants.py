@@ -822,13 +822,13 @@ WORKFLOWS = [
     ),
     *kills(
         test_runs.test_completed_steps_make_the_next_ones_due_and_end_the_run,
-        postgres("successors", "j.waiting = 0 and", ""),
+        postgres("joined_steps", "j.waiting = 0 and", ""),
         postgres(
-            "successors",
+            "joined_steps",
             "j.waiting = 0 and",
             "(select t.waiting from {hf}workflow_step t where t.run_id = j.run_id and t.name = j.name) = 0 and",
         ),
-        sqlite("successors", "t.waiting = 0"),
+        sqlite("joined_steps", "t.waiting = 0"),
     ),
     *kills(
         test_runs.test_pruning_leaves_the_steps_of_an_active_run,

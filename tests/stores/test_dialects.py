@@ -77,12 +77,15 @@ def test_no_status_and_no_limit_is_a_parameter_where_postgresql_plans_by_it() ->
 
 def test_a_step_whose_slot_is_empty_is_left_out() -> None:
     """A batch of steps in the middle of their runs has no joins to count and no runs to end."""
-    parts = ("counted_joins", "next_steps", "woken_steps", "changed_runs", "result")
+    parts = ("locking", "counted_joins", "next_steps", "joined", "woken_steps", "changed_runs", "woken_runs", "result")
+    none = tuple((part, ()) for part in parts)
+    one = tuple((part, ("successors",) if part == "next_steps" else ()) for part in parts)
     statements = DIALECTS["sqlite"]
-    none = statements.render("advance", tuple((part, ()) for part in parts), None)
-    one = statements.render("advance", tuple((p, ("successors",) if p == "next_steps" else ()) for p in parts), None)
-    assert len(none) == 3
-    assert len(one) == 4
+    assert len(statements.render("advance", none, None)) == 3
+    assert len(statements.render("advance", one, None)) == 4
+    (step,) = DIALECTS["postgres"].render("advance", one, None)
+    written = re.findall(r'(?:insert into|update) "holdfast"\.(\w+)', step.statements[0])
+    assert written == ["delivery", "workflow_step", "delivery"]
 
 
 def test_a_query_is_a_value() -> None:

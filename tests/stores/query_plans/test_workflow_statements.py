@@ -54,7 +54,7 @@ async def test_sqlite_reads_one_row_of_a_map_for_each_item(sqlite_store: SqliteS
     found, plan = sqlite_plan(sqlite_store, advance("w1", [end(c)._replace(next=join) for c in claims], events()))
     assert found
     searches = [line for line in plan if line.startswith("SEARCH t ")]
-    assert len(searches) == 4
+    assert len(searches) == 3
     assert [line for line in searches if "run_id=? AND name=? AND occurrence=?" not in line] == []
 
 

@@ -42,9 +42,14 @@ class SqliteDialect:
         values = {name: v if type(v) in _UNCHANGED else encode(v) for name, v in query.values.items()}
         result: Rows = ()
         returned: tuple[Sequence[str], Rows] = (), ()
+        # The rows that several steps of a statement take are written as JSON once.
+        taken: tuple[Rows, str] = (), ""
         for step, answers in self._compiled(query.name, query.slots, style):
             if step.all:
-                answer = yield from _all(step, values, _rows(step, query.batches, returned))
+                if step.batch != RETURNED or returned[1] is not taken[0]:
+                    rows = _rows(step, query.batches, returned)
+                    taken = rows, _json(rows)
+                answer = yield step.statements[0], {**values, "rows": taken[1]}
             elif step.batch == ONCE and query.limit is None and len(step.statements) == 1:
                 answer = yield step.statements[0], values
             else:
@@ -114,11 +119,10 @@ def _rows(step: StatementStep, batches: Mapping[str, Columns], returned: Answer)
     return returned[1] if step.batch == RETURNED else list(zip(*batches[step.batch].values(), strict=True))
 
 
-def _all(step: StatementStep, values: Mapping[str, object], rows: Rows) -> Running:
-    """Runs a step once for all rows. A row with one column becomes a value, another row a list."""
-    (text,) = step.statements
+def _json(rows: Rows) -> str:
+    """The rows for a step that runs once with all of them. A row with one column becomes a value, another row a list."""
     flat = [row[0] for row in rows] if rows and len(rows[0]) == 1 else rows
-    return (yield text, {**values, "rows": orjson.dumps(flat, encode, orjson.OPT_PASSTHROUGH_DATETIME).decode()})
+    return orjson.dumps(flat, encode, orjson.OPT_PASSTHROUGH_DATETIME).decode()
 
 
 _UNCHANGED = frozenset({type(None), str, int, float, bytes, bool})

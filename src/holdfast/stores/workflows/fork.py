@@ -11,7 +11,7 @@ from holdfast.core.workflows.names import start_type, step_delivery_id
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.messages.publish import Published
 from holdfast.stores.operation import Query, Steps, columns, operation
-from holdfast.stores.workflows.advance import COMPLETED, steps_json
+from holdfast.stores.workflows.advance import advance_completed_step, steps_json
 from holdfast.stores.workflows.definition import read_definition
 from holdfast.stores.workflows.retry import COUNTER, waiting_steps
 from holdfast.stores.workflows.run import NewRun, RunStatus, StepResult, start_runs
@@ -115,4 +115,4 @@ def _begin(run_id: UUID, origin: Origin, graph: Graph, kept: Mapping[str, StepRe
         # Without a step that follows, the advance would count a last step as done. It cannot end the run.
         yield Query("store_trigger", {"run_id": run_id, "step": _BEGIN, "delivery_id": run_id})
         due = (run_id, _BEGIN, 0, steps_json(run_id, graph.workflow, [(step, 1) for step in ready], 0))
-        yield Query("advance_completed", batches={"steps": columns(COMPLETED, [due])})
+        yield advance_completed_step(due)

@@ -45,6 +45,10 @@ class RunStatus(StrEnum):
         return self in (RunStatus.RUNNING, RunStatus.COMPENSATING)
 
 
+_STATUSES = {status.value: status for status in RunStatus}
+"""A look-up takes a tenth of the time of the class."""
+
+
 class Parent(NamedTuple):
     """The wait of a parent's step that the end of a child run resolves."""
 
@@ -163,7 +167,7 @@ def load_steps(wanted: Sequence[StepRequest]) -> Steps[list[LoadedRun | None]]:
     known: list[list[StepRow]] = [[] for _ in wanted]
     for n, name, version, status, signals, epoch, step, occurrence, result, outcome, done, item, next, form in rows:
         if name is not None:
-            runs[n] = str(name), version, RunStatus(status), signals, epoch
+            runs[n] = str(name), version, _STATUSES[status], signals, epoch
         if step is not None:
             known[n - 1].append(StepRow(str(step), occurrence, result, outcome, bool(done), item, next, form))
     return [None if (run := runs.get(n)) is None else LoadedRun(*run, tuple(found)) for n, found in enumerate(known, 1)]

@@ -59,6 +59,7 @@ returning delivery_id as id, (select r.status from {hf}workflow_run r where r.id
 -- all: returned
 {run_progress};
 -- all: returned
+{settled_rows}
 {advanced_rows}
 
 -- fragment: next_texts
@@ -69,15 +70,18 @@ from json_each(:rows) u where json_extract(u.value, '$[8]') group by 1, 2
 -- fragment: join_counters
 insert into {hf}workflow_step as t (run_id, name, delivery_id, waiting, arrived, done_at)
 select x.run_id, x.name, x.id, x.joins - x.n, x.n, case when x.joins = x.n and instr(x.name, '/') > 0 then {now} end
-from (
-  select g.run_id, json_extract(n.value, '$.name') as name, json_extract(n.value, '$.id') as id,
-         json_extract(n.value, '$.joins') as joins, sum(g.n) as n
-  from ({next_texts}) g, json_each(g.next) n
-  group by 1, 2, 3, 4) x
+from ({counted_steps}) x
 where x.joins > 1 or instr(x.name, '/') > 0
 on conflict (run_id, name, occurrence) do update
 set waiting = t.waiting - excluded.arrived,
     done_at = case when t.waiting = excluded.arrived and instr(t.name, '/') > 0 then {now} end
+
+-- fragment: counted_steps
+-- The steps and joins that wait for steps of this batch, each with their number.
+select g.run_id, json_extract(n.value, '$.name') as name, json_extract(n.value, '$.id') as id,
+       json_extract(n.value, '$.joins') as joins, sum(g.n) as n
+from ({next_texts}) g, json_each(g.next) n
+group by 1, 2, 3, 4
 
 -- fragment: successors
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, failure_history)
@@ -86,11 +90,13 @@ from json_each(:rows) u cross join json_each(json_extract(u.value, '$[7]')) n
 cross join {hf}workflow_run r on r.id = json_extract(u.value, '$[2]')
 left join {hf}consumer c on c.name = r.name || '/' || json_extract(n.value, '$.name')
 where json_extract(u.value, '$[8]') and instr(json_extract(n.value, '$.name'), '/') = 0
-  and (json_extract(n.value, '$.joins') = 1
-       or exists (
-         select 1 from {hf}workflow_step t
-         where t.run_id = r.id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0 and t.waiting = 0))
+  and (json_extract(n.value, '$.joins') = 1 {joined})
 on conflict (id) do nothing
+
+-- fragment: joined_steps
+or exists (
+  select 1 from {hf}workflow_step t
+  where t.run_id = r.id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0 and t.waiting = 0)
 
 -- fragment: woken_step
 update {hf}delivery set run_at = {now}
@@ -110,18 +116,22 @@ from (
   from (
     select json_extract(u.value, '$[2]') as run_id, 1 as ended, 0 as woken from json_each(:rows) u
     where json_extract(u.value, '$[8]') and json_extract(u.value, '$[7]') = '[]'
-    union all
-    select distinct t.run_id, 0, 1 from ({next_texts}) g cross join json_each(g.next) n
-    cross join {hf}workflow_step t
-      on t.run_id = g.run_id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
-    where instr(json_extract(n.value, '$.name'), '/') > 0 and t.waiting = 0) w
+    {woken_runs}) w
   group by w.run_id) y
 where r.id = y.run_id
 
--- fragment: advanced_rows
-select json_extract(u.value, '$[0]'), json_extract(u.value, '$[1]'), null, null, null, null from json_each(:rows) u
+-- fragment: joins_done
 union all
-select null, r.status, r.id, r.name, r.parent_run, r.reason from {hf}workflow_run r
+select distinct t.run_id, 0, 1 from ({next_texts}) g cross join json_each(g.next) n
+cross join {hf}workflow_step t
+  on t.run_id = g.run_id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
+where instr(json_extract(n.value, '$.name'), '/') > 0 and t.waiting = 0
+
+-- fragment: settled_rows
+select json_extract(u.value, '$[0]'), json_extract(u.value, '$[1]'), null, null, null, null from json_each(:rows) u
+
+-- fragment: advanced_rows
+union all select null, r.status, r.id, r.name, r.parent_run, r.reason from {hf}workflow_run r
 where r.ended_at is not null
   and r.id in (select json_extract(u.value, '$[2]') from json_each(:rows) u where json_extract(u.value, '$[7]') = '[]')
 
