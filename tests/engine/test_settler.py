@@ -20,6 +20,7 @@ from holdfast.stores.queries.time_travel import abandon
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.engine.programs.proxy import Proxy
 from tests.servers.postgres import PostgresServer
+from tests.stores.workflows.run_steps import claim_steps, end, started
 from tests.support.builders import all_deliveries, claim_all, delivery, failure, job, outcome, put, sql
 from tests.support.worker import Log, eventually, logged
 
@@ -92,6 +93,31 @@ async def test_what_another_worker_owns_by_now_is_reported_as_lost_and_changes_n
         await asyncio.wait_for(settler.drained(), 20)
     assert (acked.written, acked.lost) == ([mine], [theirs])
     assert (await delivery(store, theirs.id)).status is Status.PENDING
+
+
+async def settle_steps(store: Store, settler: Settler) -> None:
+    """Twenty steps end, one in each turn of the loop."""
+    await started(store, 20)
+    async with settling(settler):
+        for one in await claim_steps(store):
+            settler.add(Ack(outcome(one, Deliver()), step=end(one)))
+            await asyncio.sleep(0)
+        await asyncio.wait_for(settler.drained(), 20)
+    assert {d.status for d in await all_deliveries(store) if d.consumer == "flow/a"} == {Status.DELIVERED}
+
+
+async def test_steps_are_written_together_while_more_of_them_follow(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engine.settlement.settler._COLLECT", 20.0)
+    batches: list[int] = []
+    settler = Settler(store, "w1", lambda batch: batches.append(len(batch)), expects_more=lambda: len(settler) < 20)
+    await settle_steps(store, settler)
+    assert batches == [20]
+
+
+async def test_steps_that_more_should_follow_do_not_wait_for_long(store: Store) -> None:
+    await settle_steps(store, Settler(store, "w1", expects_more=lambda: True))
 
 
 async def test_outcomes_wait_while_a_file_is_locked_and_are_written_then(tmp_path: Path, log: Log) -> None:

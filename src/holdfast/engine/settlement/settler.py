@@ -22,6 +22,8 @@ log = get_logger("holdfast.settle")
 
 _BATCH = 500
 _MOST_UNWRITTEN = 4 * _BATCH
+_COLLECT, _COLLECT_TURN = 0.02, 0.001
+"""Seconds to wait at most for more steps, and between two checks."""
 _SHORTEST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 _NONE: frozenset[UUID] = frozenset()
@@ -57,7 +59,8 @@ def announcing(ack: Ack, announce: Callable[[], None]) -> Ack:
 class Settler:
     """Writes settlements in batches, and calls `wrote` with each batch. A failed settlement is retried until the end.
 
-    `announce` wakes the callers that wait for a result or for the end of a run of a workflow.
+    `announce` wakes the callers that wait for a result or for the end of a run of a workflow. `expects_more`: whether
+    claimed deliveries wait for a slot, so that more settlements follow soon.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class Settler:
         wrote: Callable[[Sequence[Ack]], None] = lambda _: None,
         longest_pause: float = _LONGEST_PAUSE,
         announce: Callable[[], None] = lambda: None,
+        expects_more: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store, self._worker, self._wrote, self._longest_pause = store, worker, wrote, longest_pause
+        self._expects_more = expects_more
         self.announce = announce
         self._waiting: deque[Ack] = deque()
         self._in_progress: list[Ack] = []
@@ -111,12 +116,21 @@ class Settler:
             await self._added.wait()
             self._added.clear()
             while self._waiting:
+                if self._waiting[0].step is not None:
+                    await self._collect()
                 batch = self._in_progress = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
                 await self._write(batch)
                 self._in_progress = []
                 self._wrote(batch)
             if not self._refused:
                 self._empty.set()
+
+    async def _collect(self) -> None:
+        """Waits shortly for more steps while more follow: a batch costs a commit and a millisecond besides its steps."""
+        ends = time.monotonic() + _COLLECT
+        # No event tells that no delivery waits any more.
+        while len(self._waiting) < _BATCH and self._expects_more() and time.monotonic() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(_COLLECT_TURN)
 
     async def _write(self, batch: list[Ack], sent_at: float | None = None) -> None:
         """Writes a batch. `sent_at` is when an earlier attempt began whose reply was lost."""

@@ -57,13 +57,20 @@ class WorkerSession:
         self.id = instance_id()
         self._lease_lost = asyncio.Event()
         self._longest_pause = min(_LONGEST_PAUSE, options.lease.total_seconds() / 4)
-        self._settler = Settler(self._store, self.id, self._on_settled, self._longest_pause, deps.announce_result)
+        self._settler = Settler(
+            self._store,
+            self.id,
+            self._on_settled,
+            self._longest_pause,
+            deps.announce_result,
+            lambda: any(pool.waiting for pool in self._pools),
+        )
         self._settlements = SettlementBuilder(self.id, deps.alerts, deps.meter, deps.handlers)
         self._executor = DeliveryExecutor(
             deps, self.id, self._settler, self._settlements, self._lease_lost, self._hold_back, options.lease
         )
         self._pools = pools(options)
-        self._executor.steps.loaded = [partial(self._spawn_slot_soon, pool) for pool in self._pools]
+        self._executor.steps.loaded = [partial(self._on_step_loaded, pool) for pool in self._pools]
         self._cancellations = Cancellations(self._store, self.id, self._pools, deps.handlers)
         self._claimed_at, self._backlogged = time.monotonic(), False
         # Suspects run one at a time, also those of batch handlers.
@@ -258,6 +265,12 @@ class WorkerSession:
         if not pool.spawn_scheduled:
             pool.spawn_scheduled = True
             asyncio.get_running_loop().call_soon(self._spawn_slot, pool)
+
+    def _on_step_loaded(self, pool: SlotPool) -> None:
+        """A slot that waited for the read of its step continues in a new turn; otherwise it would yield after one step,
+        and that step would be settled alone."""
+        pool.turn_started_at = time.monotonic()
+        self._spawn_slot_soon(pool)
 
     def _spawn_slot(self, pool: SlotPool) -> None:
         """Starts a slot if all slots are waiting for I/O. Handlers that never wait need only one."""
