@@ -52,6 +52,23 @@ async def test_a_rebuild_waits_until_a_run_has_ended_and_applies_what_it_did(hf:
     assert result(hf.dsn, "totals") == expected([order(1), order(2)])["totals"]
 
 
+async def test_a_run_whose_lease_has_expired_completes_nothing_during_a_rebuild_in_place(hf: Holdfast) -> None:
+    """Its worker may only be suspended: what it did would be in the result a second time."""
+    stale: list[Claimed] = []
+    settled: list[object] = []
+
+    @hf.projector("order.*", name="trail", reset=lambda conn: None)
+    async def trail(ctx: Context, order: dict[str, Any]) -> None:
+        (one,) = stale
+        settled.append(await hf.store.run(settle("w1", [Settlement(one.id, one.fence, Deliver(), "succeeded")])))
+
+    await hf.publish(*order(1), conn=None)
+    stale += await hf.store.run(claim([Lane(DEFAULT_QUEUE, "trail", 0, 1)], "w1", timedelta(milliseconds=1), 10))
+    (done,) = await hf.projectors.rebuild("trail", actor="ada")
+    assert settled == [set()]
+    assert (done.applied, done.done) == (1, 1)
+
+
 def connected(dsn: str) -> Any:
     return sqlite3.connect(dsn.removeprefix("sqlite:///")) if dsn.startswith("sqlite") else psycopg.connect(dsn)
 

@@ -149,7 +149,8 @@ def started(
 ) -> Steps[tuple[Cursor, int]]:
     """Records the start of a rebuild, at the beginning of the log or at the position of the last rebuild.
 
-    A rebuild in place holds its projector from here until it ends, even if its process dies.
+    A rebuild in place holds its projector from here until it ends, even if its process dies. A run whose lease has expired
+    cannot complete its delivery any more.
     """
     if not resume and not (yield Query("restart_rebuild", {**_fenced(held), "cursor": str(START)})):
         raise RebuildLost(held.name)
@@ -157,6 +158,8 @@ def started(
     yield Query("note_rebuild", values)
     if not online:
         yield Query("hold_projector", {**_fenced(held), "hold": UNTIL_ENDED})
+        # Their workers may only be suspended. What they complete from now on would be applied twice.
+        yield Query("fence_expired_runs", {"name": held.name})
     detail = {"online": online, "resumed": resume}
     yield audited(actor, "rebuild", "projector", held.name, reason, detail)
     return (yield from _cursor(held))

@@ -97,6 +97,15 @@ select count(*) from {hf}delivery d left join {hf}worker w on w.id = d.locked_by
 where d.status = 'in_flight' and d.consumer = :name::text
   and (d.lease_until >= clock_timestamp() or coalesce(w.alive_until >= clock_timestamp(), false))
 
+-- name: fence_expired_runs
+-- Increments the fence of a consumer's runs whose lease has expired, so that a worker that was suspended cannot complete them.
+update {hf}delivery set fence = fence + 1
+where id = any (array(
+  select d.id from {hf}delivery d left join {hf}worker w on w.id = d.locked_by
+  where d.status = 'in_flight' and d.consumer = :name::text
+    and not (coalesce(d.lease_until >= clock_timestamp(), false) or coalesce(w.alive_until >= clock_timestamp(), false))))
+returning id
+
 -- fragment: unfinished
 select d.id from {hf}delivery d where d.status = 'pending' and not d.suspect and d.consumer = :name::text
     union all

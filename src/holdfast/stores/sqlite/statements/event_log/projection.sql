@@ -94,6 +94,15 @@ select count(*) from {hf}delivery d left join {hf}worker w on w.id = d.locked_by
 where d.status = 'in_flight' and d.consumer = :name
   and (d.lease_until >= {now} or coalesce(w.alive_until >= {now}, 0))
 
+-- name: fence_expired_runs
+-- Increments the fence of a consumer's runs whose lease has expired, so that a worker that was suspended cannot complete them.
+update {hf}delivery set fence = fence + 1
+where id in (
+  select d.id from {hf}delivery d left join {hf}worker w on w.id = d.locked_by
+  where d.status = 'in_flight' and d.consumer = :name
+    and not (coalesce(d.lease_until >= {now}, 0) or coalesce(w.alive_until >= {now}, 0)))
+returning id
+
 -- fragment: unfinished
 select d.id from {hf}delivery d where d.status = 'pending' and not d.suspect and d.consumer = :name
     union all
