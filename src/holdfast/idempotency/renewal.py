@@ -77,9 +77,9 @@ class Renewal:
             # A lease that is not renewed has just ended or is lost; completing the request detects that.
             self._records.do_sync(RenewKeys(due, self._lease))
         except StoreError as error:
-            log.warning("idempotency lease renewal failed", held=len(due), error=str(error))
+            log.warning("idempotency lease renewal failed", requests=len(due), error=str(error))
         except Exception as error:  # noqa: BLE001
             # The thread must continue: the leases of other requests depend on it.
             details = report(error)
             fields = {"error": details.message, "error_type": details.type, "stack_trace": details.trace}
-            log.error("idempotency lease renewal failed", held=len(due), **fields)
+            log.error("idempotency lease renewal failed", requests=len(due), **fields)

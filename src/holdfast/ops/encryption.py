@@ -12,7 +12,7 @@ from holdfast.stores.encryption.rotation import PLAIN, TABLES, Cursor, rotate_ba
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """How many stored values of a kind a key encrypts. The key None stands for values that are not encrypted."""
+    """The number of stored values of a kind that are encrypted with a key. The key None stands for values that are not encrypted."""
 
     kind: str
     key: str | None

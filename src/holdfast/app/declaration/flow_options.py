@@ -133,7 +133,7 @@ def _check_combination(settings: FlowSettings, given: Mapping[str, Any]) -> None
         )
     if settings.order is not None and settings.fair:
         raise ConfigurationError(
-            "order_by= and fair_by= cannot be combined: order_by= already serves every key; leave fair_by= out"
+            "order_by= and fair_by= cannot be combined: order_by= already gives each key its turn; leave fair_by= out"
         )
     if "by" in given and settings.debounce is None:
         raise ConfigurationError("by= is an option of debounce=; write the key of a limit as Limit(2, by='tenant_id')")

@@ -70,8 +70,8 @@ class Router(Declarations):
         is stored, then acknowledged, then run. `direct=True` runs the handler on the record, `concurrency` at a time, and
         stores only failures. `origin` names the broker if two have streams of the same name. A copy of each dead letter goes
         to `dead_letters`, if given. Only the request, trace and correlation ids of a record are passed on to the handler's
-        calls and events; all headers, such as a user's or a tenant's id, only with `trust_identity=True`, because anyone who
-        can write to the stream can set them.
+        calls and events. With `trust_identity=True` all headers are, such as a user's or a tenant's id: use it only if you
+        trust everyone who can write to the stream.
 
         With `batch=100, within="2s"` the function takes a list of up to 100 events: it runs when 100 are due, or when the
         oldest has been due for two seconds (default one second). Raise `BatchError` if some of them failed.

@@ -42,7 +42,9 @@ def encode(payload: object, *, max_bytes: int = MAX_BYTES) -> str:
             raise InvalidPayload(*found)
     text = written.decode()
     if encrypted_value(text) is not None:
-        raise InvalidPayload("$", "has the form of an encrypted value, which no key would decrypt; add another member")
+        raise InvalidPayload(
+            "$", "has the form of an encrypted value, with $encrypted as its only member; add another member"
+        )
     return text
 
 

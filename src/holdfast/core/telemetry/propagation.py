@@ -1,4 +1,4 @@
-"""Headers of an untrusted record that calls, events, log lines and alerts inherit."""
+"""Which headers of an untrusted record are inherited by calls, events, log lines and alerts."""
 
 import functools
 import re
@@ -21,5 +21,5 @@ def is_propagated(name: str) -> bool:
 
 
 def propagated(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of an untrusted record that calls, events, log lines and alerts about it may carry."""
+    """Those of an untrusted record's headers that may appear in calls, events, log lines and alerts about it."""
     return {name: value for name, value in headers.items() if is_propagated(name)}

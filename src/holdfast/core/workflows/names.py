@@ -104,7 +104,7 @@ def check_step_name(workflow: str, value: str) -> str:
     """Return `value` if a parameter can have this name, else raise `InvalidName`."""
     if not isinstance(value, str) or not _STEP.fullmatch(value) or len(step_consumer(workflow, value)) > MAX_NAME - 5:
         raise InvalidName(
-            "step", value, "a parameter that takes the result of the step has the same name",
+            "step", value, "it must also be valid as the name of a parameter",
             "letters, digits and underscores, not starting with a digit, at most 44 characters",
         )  # fmt: skip
     return value

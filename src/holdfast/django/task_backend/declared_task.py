@@ -51,8 +51,8 @@ class DeclaredTasks:
         found = self._tasks.get(name)
         if found is None:
             raise ConfigurationError(
-                f"task {name.replace(':', '.')} is not declared in this process; import its module, for instance as a module in "
-                "settings.HOLDFAST['MODULES'] of an installed app"
+                f"task {name.replace(':', '.')} is not declared in this process; import its module, or add the name of the "
+                "module to settings.HOLDFAST['MODULES'], which are imported from each installed app"
             )
         return found
 

@@ -13,7 +13,7 @@ from holdfast.stores.deliveries.claim import Claimed, Lane
 _SHORTEST_CHECK = 0.05
 _COST_FACTOR = 20.0
 _MOMENT = 0.002
-"""Seconds after which the database's clock has surely passed the time that a check computed."""
+"""Seconds after which the database's clock has certainly passed the time that a check computed."""
 
 LaneName = tuple[str, str, int, int]
 

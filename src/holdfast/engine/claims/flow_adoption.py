@@ -45,7 +45,7 @@ class _Sweep:
 
 
 class FlowAdoption:
-    """Gives the deliveries without a key in the lanes of one worker session their key, in sweeps."""
+    """Gives keys to the deliveries that have none, in the lanes of one worker session. It sweeps each lane."""
 
     def __init__(self, store: Store, handlers: Mapping[str, Handler], *, suspects: bool) -> None:
         self._store, self._handlers, self._suspects = store, handlers, suspects

@@ -87,7 +87,7 @@ class LaneState:
     walk_due: float | None = None
     """When to continue a walk that has not visited every key, or a scan that was delayed; None without one."""
     idle: bool = True
-    """The last claim found no candidate, or perhaps no room in a limit for all keys: a check comes before the next one."""
+    """The last claim found no candidate, or perhaps no room in a limit for all keys: a check comes before the next claim."""
 
 
 class FlowScheduler:
@@ -105,7 +105,7 @@ class FlowScheduler:
         """When to remove old buckets of rates again."""
 
     def refreshed(self, lanes: Sequence[Lane]) -> None:
-        """Stores the lanes of a query; what is known of a lane that still exists stays."""
+        """Stores the lanes that a query found, and keeps the state of those that were known."""
         self.lanes = list(lanes)
         if len(self._states) > 2 * len(lanes) + 100:
             self._states = {lane[:4]: self._states[lane[:4]] for lane in lanes if lane[:4] in self._states}
@@ -248,7 +248,7 @@ def _walk(state: LaneState, size: int) -> FlowScan:
 
 
 def _share(size: int, keys: int) -> int:
-    """How many deliveries of each key a walk takes: few keys share a large claim."""
+    """The number of deliveries that a walk takes of each key: few keys share a large claim."""
     return max(1, size // keys) if keys else 1
 
 

@@ -114,7 +114,7 @@ class ClaimScheduler:
         """Whether there may be lanes with flow control, which a full scan does not find."""
 
     def is_low(self, waiting: int) -> bool:
-        """Whether to claim now: a claim takes about as long as its deliveries take to run."""
+        """Whether so few deliveries wait that a new claim should start now."""
         return waiting <= self._low_mark
 
     def room(self, running: int, waiting: int) -> int:
@@ -157,8 +157,10 @@ class ClaimScheduler:
         return found
 
     def known(self, now: float) -> list[Lane] | None:
-        """The lanes to read from their floors when the lanes are listed; empty to read all from their start and learn
-        their floors, None if that is cheap and no floors are needed."""
+        """The known lanes: when the lanes are listed, these are read from their floors.
+
+        Empty: all lanes are read from their start, and their floors are learned. None: that is cheap, without floors.
+        """
         if self._heads is None:
             return None
         if now >= self._whole_listing.at:

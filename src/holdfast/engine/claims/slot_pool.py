@@ -72,7 +72,7 @@ class SlotPool:
         return self.scheduler.room(len(self.running), len(self.waiting))
 
     def batch_room(self) -> int:
-        """How many batches to claim now: each takes one slot, and none waits for more than the slots."""
+        """How many batches to claim now: each takes one slot, and there are at most as many batches as slots."""
         held = sum(type(work) is ClaimedBatch for work in (*self.waiting, *self.running.values()))
         return min(self.room(), max(0, self.slots - held))
 

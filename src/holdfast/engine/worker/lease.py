@@ -46,12 +46,12 @@ class Lease(threading.Thread):
 
     @property
     def valid_until(self) -> float:
-        """Until when the lease is valid for certain, by the monotonic clock; a tenth is reserved to stop the handlers."""
+        """The lease is valid at least until this monotonic time; a tenth of it is reserved to stop the handlers."""
         return self._renewed_at + _HOLDS_FOR * self._seconds
 
     @property
     def left(self) -> float:
-        """Seconds that the lease is valid for certain."""
+        """Seconds for which the lease is valid at least."""
         return self.valid_until - time.monotonic()
 
     async def over(self) -> None:

@@ -231,7 +231,7 @@ class WorkerSession:
     def _accept(
         self, pool: SlotPool, claims: list[Claimed], work: list[Work] | None = None, *, first: bool = False
     ) -> None:
-        """Queues claimed deliveries, or `work` made of them; with `first`, before those that already wait."""
+        """Queues claimed deliveries, or `work` if they form a batch; with `first`, before those that already wait."""
         if not claims:
             return
         self._batches_first = work is None and bool(self._batches)

@@ -132,8 +132,8 @@ class StepContext(Context):
         """Stores the return value as the result, unless the function has called `ctx.complete`."""
         if self.suspension is not None:
             raise ConfigurationError(
-                f"step {self.spec.name} caught the exception that suspends it and returned; do not catch that exception, for "
-                "example with `except Exception` instead of a bare except"
+                f"step {self.spec.name} caught the exception that suspends it and returned; let that exception propagate: "
+                "write `except Exception` instead of a bare `except`"
             )
         if not self.completing:
             self.result = payload.encode(result)

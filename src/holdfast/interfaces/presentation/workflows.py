@@ -18,7 +18,7 @@ _ITEMS = 20
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """One event of a run. `tone` is a state of a step, of the run, or `signal` and `audit`."""
+    """One event of a run. `tone` is a state of a step or of the run, `signal` or `audit`."""
 
     at: datetime
     tone: str

@@ -52,7 +52,7 @@ class ScheduleState:
 def schedules(
     *, job: str | None = None, prefix: str | None = None, after: str | None = None, limit: int = 1000
 ) -> TaskSteps[list[ScheduleState]]:
-    """A page of schedules by name; pass the last name as `after` for the next. Arguments have no declared secrets."""
+    """A page of schedules by name; pass the last name as `after` for the next. Declared secrets are removed from the arguments."""
     known = yield from redactor()
     found = yield from transact(schedule.schedules(job=job, prefix=prefix, after=after, limit=limit))
     return [schedule_state(one, known) for one in found]
@@ -156,7 +156,7 @@ def new_schedule(
 
 
 def schedule_state(one: StoredSchedule, known: Redactor | None = None) -> ScheduleState:
-    """A stored schedule as callers see it; with a redactor its arguments have no declared secrets."""
+    """A stored schedule as callers see it; a redactor removes declared secrets from its arguments."""
     args = "{}" if one.args is None else one.args
     is_active = one.paused_at is None and one.next_at is not None
     return ScheduleState(

@@ -22,7 +22,7 @@ Slots = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class Floors(NamedTuple):
-    """The lowest tickets in flight, below which nothing has to be counted. Hints of PostgreSQL; 0 counts everything."""
+    """The lowest tickets in flight, below which nothing has to be counted. Only PostgreSQL uses them; 0 counts all."""
 
     consumer: int = 0
     queue: int = 0
@@ -31,7 +31,7 @@ class Floors(NamedTuple):
 class FlowScan(NamedTuple):
     """Where a claim searches: the oldest due deliveries, those due after `since`, or the keys after `cursor`.
 
-    A walk takes `share` deliveries of each key and visits `visits` keys, or as many as it claims deliveries.
+    A walk takes `share` deliveries of each key. It visits `visits` keys, by default as many as it may claim deliveries.
     """
 
     size: int
@@ -42,7 +42,7 @@ class FlowScan(NamedTuple):
 
 
 def window_size(size: int) -> int:
-    """How many deliveries of a lane with keys a scan without `cursor` considers."""
+    """The number of deliveries that a scan without `cursor` considers in a lane with keys."""
     return 2 * size + 100
 
 
@@ -127,7 +127,7 @@ def joined(deliveries: Sequence[Row], messages: Rows) -> list[Claimed]:
 def flow_query(
     lane: Lane, worker: str, lease: timedelta, scan: FlowScan, floors: Floors, *, suspects: bool = False
 ) -> Query:
-    """The claim statement of one lane. Two priorities of a key in one statement would both be admitted."""
+    """The claim statement of one lane. A statement of two lanes could claim from one key twice, above its limit."""
     flow = lane.flow or LaneFlow(None, None)
     own, queue = flow.consumer, flow.queue
     floor_at, floor_id = (lane.floor_at, lane.floor_id) if scan.since is None else scan.since
@@ -159,7 +159,7 @@ def flow_query(
 def due_lanes(lanes: Sequence[Lane], floors: Sequence[Floors] = (), *, suspects: bool = False) -> Steps[list[Lane]]:
     """Those of the lanes that have a due delivery, with or without a key, and whose limit for all keys is not reached.
 
-    It may still have to wait for another limit. `floors` are those of each lane.
+    Such a delivery may still have to wait for another limit. `floors` has the floors of each lane.
     """
     lows = [floor.consumer for floor in floors] or [0] * len(lanes)
     rows = (

@@ -22,7 +22,7 @@ class ReportedProgress(NamedTuple):
 
 
 class JobProgress(NamedTuple):
-    """How far the last run of a delivery came, from 0 to 1, with a note of its handler."""
+    """The progress of the last run of a delivery, from 0 to 1, with a note of its handler."""
 
     fraction: float
     note: str | None

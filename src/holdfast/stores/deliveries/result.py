@@ -56,7 +56,7 @@ def keep_results(results: Sequence[KeptResult]) -> Steps[None]:
 
 
 def complete_with_result(completion: Operation[None], claim: Claim, result: str, keep: timedelta) -> Operation[None]:
-    """`completion` of a claim in the caller's transaction, with its result."""
+    """Runs `completion`, which completes a claim in the caller's transaction, and stores its result."""
 
     def steps() -> Steps[None]:
         yield from completion.start()

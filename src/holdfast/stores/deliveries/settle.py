@@ -199,7 +199,7 @@ def complete(
 
 
 def record_key(consumer: str, source: str, key: str, delivery_id: UUID) -> Query:
-    """Records a key as handled; `AlreadyHandled`, and the transaction is rolled back, if it was handled before."""
+    """Records a key as handled; raises `AlreadyHandled` and rolls back the transaction if it was handled before."""
     values = {"consumer": consumer, "source": source, "key": key, "delivery_id": delivery_id}
     return Query("record_handled", values, raises=(ALREADY_HANDLED, lambda: AlreadyHandled(consumer, key)))
 

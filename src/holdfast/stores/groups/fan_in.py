@@ -69,7 +69,7 @@ def open_stage(claim: Claim) -> Steps[StageWaiting | StageBlocked | StageOpened 
 
 @operation(single=True)
 def wake_stages(ids: Iterable[UUID]) -> Steps[bool]:
-    """Makes waiting jobs of these groups due whose stage before has ended; returns whether there were any."""
+    """Makes the waiting jobs of these groups due, if the stage before them has ended; returns whether there were any."""
     return bool((yield Query("wake_stages", {"ids": list(ids)})))
 
 

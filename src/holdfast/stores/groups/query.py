@@ -15,7 +15,7 @@ from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.row import row_reader
 
 FAILED_SHOWN = 20
-"""The number of dead letters that the detail of a group names, and of running jobs with their progress."""
+"""The maximum number of dead letters, and of running jobs with their progress, in the detail of a group."""
 
 
 class GroupState(StrEnum):

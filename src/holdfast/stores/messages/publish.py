@@ -41,7 +41,7 @@ _CHUNK = 1000
 _KEYED_CHUNK = 100
 _STREAMED = 100
 LAZY = _CHUNK + 1
-"""From so many messages on, they are created while they are streamed; up to that number one statement is faster."""
+"""From this number of messages on, they are created while they are streamed; below it one statement is faster."""
 _ALIKE_BYTES = 1_000_000
 
 _FLOW_DELIVERY = (*DELIVERY, "flow_key", "ordered")
@@ -60,8 +60,8 @@ class Published(NamedTuple):
 
 
 class LazyMessages(NamedTuple):
-    """Events without a key that are due now, some at a time. They are created while they are streamed, so the server does
-    not wait."""
+    """Events without a key that are due now. They are created in parts while they are streamed, so the server does not
+    wait."""
 
     make: Callable[[], Iterator[Sequence[NewMessage]]]
 
@@ -224,8 +224,8 @@ def _created(messages: Sequence[NewMessage]) -> list[Published]:
 def _alike(messages: Sequence[NewMessage], subscriptions: Subscriptions, *, guarded: bool = False) -> Query | None:
     """The query that stores messages which differ only in their payload, each with a delivery to the same consumer.
 
-    If it is `guarded`, it stores nothing if there is a newer subscription. None for any other messages, and for so much
-    text that the number of parameters does not matter.
+    If it is `guarded`, it stores nothing if there is a newer subscription. None for any other messages, and for more than
+    `_ALIKE_BYTES` of payloads, where the number of parameters does not matter.
     """
     first = messages[0]
     if first.key is not None or is_unique(first) or not is_due_now(first):

@@ -104,7 +104,7 @@ def register(
 ) -> Steps[bool]:
     """Declares consumers, their subscriptions and secret fields; True if a consumer or subscription changed.
 
-    `queues` are the flow settings of queues as JSON text, None for a queue without. Idempotent. Publishers with an open transaction do not know a new subscription; `catch_up` adds deliveries of the
+    `queues` are the flow settings of queues as JSON text, None for a queue without any. Idempotent. Publishers with an open transaction do not know a new subscription; `catch_up` adds deliveries of the
     messages that they wrote.
     """
     if secret:

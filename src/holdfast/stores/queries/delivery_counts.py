@@ -94,7 +94,7 @@ def counts(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> Step
 
 
 def _by_consumer(rows: Rows) -> tuple[list[Row], dict[tuple[str, str, str], list[Any]]]:
-    """The rows of each queue, consumer and state as one, with the oldest delivery, and where to start to count them."""
+    """Combines the rows of each queue, consumer and state, with the oldest delivery and the start of the count."""
     heads: dict[tuple[str, str, str], list[Any]] = {}
     starts: dict[tuple[str, str, str], list[Any]] = {}
     for queue, consumer, state, size, oldest, now, *start in rows:

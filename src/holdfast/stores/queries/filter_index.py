@@ -35,7 +35,7 @@ class FilterPart(NamedTuple):
 
 
 def index_parts(wanted: Filter) -> Steps[list[FilterPart]]:
-    """The parts that together match what `wanted` does, none of them twice. More than one only for failed deliveries."""
+    """The parts of the filter: together they match the same deliveries, each once. Several only for failed deliveries."""
     if wanted.ids is not None or wanted.message_id is not None:
         return [FilterPart(wanted, wanted)]
     if not wanted.only_failed:

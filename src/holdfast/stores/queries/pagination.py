@@ -131,7 +131,7 @@ def _message_page(
 def _unfinished(wanted: Filter, limit: int, before: UUID | None) -> Steps[Slice[UUID] | None]:
     """The newest unfinished deliveries of the consumers and queue of the filter; None if there are too many to sort.
 
-    They are as many as the page, or all of them if the filter has other conditions as well.
+    They are as many as the page needs, or all of them if the filter has other conditions as well.
     """
     narrow = Filter(consumers=wanted.consumers, queue=wanted.queue)
     where, values = conditions(narrow)

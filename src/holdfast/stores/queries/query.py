@@ -46,7 +46,7 @@ class Filter:
 
     @property
     def only_failed(self) -> bool:
-        """Whether only failed deliveries match; they contain the type of their message."""
+        """Whether only failed deliveries match; their rows contain the type of the message."""
         return self.dead or self.discarded is True or self.statuses == (Status.FAILED,)
 
 

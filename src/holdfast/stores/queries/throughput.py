@@ -75,7 +75,7 @@ def died(starts: Sequence[datetime], width: timedelta, bound: int = BUDGET) -> S
 
 @operation(reads=True)
 def slot_bound(slots: int) -> Steps[int]:
-    """The bound of the counts of failed deliveries in each of several slots: none is reached up to `BUDGET` failed ones."""
+    """The bound for counting failed deliveries in each of several slots; not reached with up to `BUDGET` failed ones."""
     return max(1, BUDGET // (4 * slots)) if (yield Query("failures_beyond", limit=BUDGET)) else BUDGET
 
 

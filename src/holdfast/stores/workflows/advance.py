@@ -1,4 +1,4 @@
-"""Progress: completed steps make the steps due that waited for them, and end their run."""
+"""Progress: completed steps make the steps that waited for them due, or end their run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -124,8 +124,10 @@ def _advance(worker: str, ends: Sequence[StepEnd], events: WorkflowEvents, wait:
 
 
 def complete_step(completion: Operation[None], end: StepEnd) -> Operation[None]:
-    """`completion` of a step's delivery in the caller's transaction, with its result. It only appends: the run is advanced
-    after the commit."""
+    """Runs `completion`, which completes a step's delivery in the caller's transaction, and stores its result.
+
+    It only appends: the run is advanced after the commit.
+    """
 
     def steps() -> Steps[None]:
         yield from completion.start()

@@ -30,7 +30,7 @@ class Origin(NamedTuple):
 
 @operation
 def fork_run(start: NewMessage, origin: Origin) -> Steps[Published]:
-    """Starts a run of the version of another run, from one of its steps; the steps before it are done, with its results.
+    """Forks a run: a new run of the same version begins at a step; the steps before it are done, with their results.
 
     That step, all steps after it and those that were not done or were undone run in the fork. The other run is only read and
     not locked, so a caller's transaction may do this. `start` is a start message of the same workflow; it gets the values of

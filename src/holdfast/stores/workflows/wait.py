@@ -87,7 +87,7 @@ def memo(claim: Claim, run_id: UUID, name: str, occurrence: int, result: str) ->
 
 @operation(single=True)
 def begin_deadline(claim: Claim, run_id: UUID, step: str, deadline: timedelta) -> Steps[DeadlineRow | None]:
-    """When a step must be done: `deadline` after its first start, over all attempts and waits. None if the claim was lost."""
+    """When a step must be done: `deadline` after its first start, including attempts and waits. None if the claim was lost."""
     values = {**_owned(claim, run_id, memo_name(step, DEADLINE), 0), "deadline": deadline}
     rows = yield Query("begin_deadline", values)
     if not rows:
