@@ -14,7 +14,8 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,7 @@ async def measure(*lanes: Lanes) -> list[Cost]:
 
 
 Make = Callable[[], Store]
+Measure = Callable[[Make, dict[str, Any]], Coroutine[Any, Any, Iterator[str]]]
 
 
 async def many_keys(make: Make, options: dict[str, Any]) -> Iterator[str]:
@@ -212,12 +214,12 @@ async def hot_key(make: Make, options: dict[str, Any]) -> Iterator[str]:
     )
 
 
-async def held_snapshot(make: Make, options: dict[str, Any]) -> Iterator[str]:
+async def held_snapshot(make: Make, options: dict[str, Any], keys: int = 10_000) -> Iterator[str]:
     held, free = (Lanes(make(), _settings(options)) for _ in range(2))
     if not isinstance(held.store, PostgresStore):
         return iter(())
     for lanes, rows in ((held, 100_000), (free, 20_000)):
-        lanes.fill(rows, "'k' || (x.n * 7919 % 10000)")
+        lanes.fill(rows, f"'k' || (x.n * 7919 % {keys})")
         lanes.analyze()
     with psycopg.connect(held.store.conninfo) as other:
         other.execute("set transaction isolation level repeatable read")
@@ -229,7 +231,11 @@ async def held_snapshot(make: Make, options: dict[str, Any]) -> Iterator[str]:
         )
         costs = await measure(held, free)
     times = costs[0].per_row / costs[1].per_row
-    return iter([f"held snapshot, 80,000 dead rows: {times:.2f} times as much, {costs[0].per_row:.0f} us a row"])
+    return iter(
+        [
+            f"held snapshot, 80,000 dead rows of {keys:,} keys: {times:.2f} times as much, {costs[0].per_row:.0f} us a row"
+        ]
+    )
 
 
 async def free_key(make: Make, options: dict[str, Any]) -> Iterator[str]:
@@ -294,7 +300,13 @@ def stores(kind: str) -> Iterator[Make]:
         yield database
 
 
-_SIZES = {"keys": many_keys, "hot": hot_key, "held": held_snapshot, "free": free_key}
+_SIZES: dict[str, Measure] = {
+    "keys": many_keys,
+    "hot": hot_key,
+    "held": held_snapshot,
+    "held-few": partial(held_snapshot, keys=100),
+    "free": free_key,
+}
 
 
 @click.command()

@@ -66,7 +66,7 @@ def test_a_fair_lane_is_walked_from_its_last_key_and_few_keys_share_a_claim() ->
     scheduler, one = FlowScheduler(), lane(fair_by="k")
     _, scan = scheduler.first_scan(one, 100, 0.0)
     assert scan == FlowScan(100, "", 1)
-    assert scheduler.claimed(one, scan, FlowClaim([CLAIM], cursor="m", keys=5), 0.0, 0.1) is None
+    assert scheduler.claimed(one, scan, FlowClaim([CLAIM], cursor="m", keys=5), 0.0, 0.001) is None
     assert scheduler.first_scan(one, 100, 1.0)[1] == FlowScan(100, "m", 20)
 
 

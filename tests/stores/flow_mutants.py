@@ -16,12 +16,15 @@ def both(
 
 _KEY = "f.flow_key = n.flow_key"
 _PAUSED = "p.flow_key = n.flow_key"
+KNOWN_KEYS = partial(
+    claims.test_a_walk_reads_known_keys_from_their_floors_and_finds_unknown_ones, options={"fair_by": "k"}
+)
 
 FLOW = [
     *kills(
         claims.test_a_limit_by_key_counts_each_key,
         *both("room_limit", _KEY),
-        *both("flow_claim", "r.nth <= r.room"),
+        *both("flow_chosen", "r.nth <= r.room"),
     ),
     *kills(
         claims.test_an_expired_lease_counts_until_it_is_taken_over,
@@ -50,6 +53,7 @@ FLOW = [
         claims.test_an_ordered_key_runs_one_at_a_time_in_the_order_of_publish,
         *both("room_head", "f.status = 'in_flight'", "f.status = 'in_flight' and f.locked_by = ''"),
         *both("rank_order", "w.flow_seq", "w.flow_seq desc"),
+        *both("flow_chosen_heads", "least({limit}{room}) > 0", lite="min(:size, :size{room}) > 0"),
     ),
     *kills(
         claims.test_a_head_that_waits_for_its_retry_holds_up_its_key,
@@ -96,6 +100,18 @@ FLOW = [
         claims.test_a_walk_continues_after_the_last_key_that_had_its_turn,
         postgres("cursor_walk", "x.turn desc limit 1", "x.turn desc limit 0"),
         sqlite("cursor_walk", "u.flow_key desc limit 1", "u.flow_key desc limit 0"),
+    ),
+    *kills(
+        KNOWN_KEYS,
+        postgres("flow_walk_floors", "d.flow_key < (:known::text[])[p.next]"),
+        postgres("flow_walk_floors", "s.step > 0 and s.first is not null", "s.step > 0"),
+        postgres("flow_walk_floors", "timestamptz '-infinity'", "timestamptz 'infinity'"),
+        postgres("flow_walk_floors", "(k.floor is not null)::integer", "1"),
+        postgres("flow_walk_rows", "(p.key, p.first)", "(p.key, timestamptz '-infinity')"),
+    ),
+    *kills(
+        claims.test_ordered_keys_take_turns_by_their_oldest_delivery,
+        *both("turn_heads_due", "n.run_at, n.id", "n.run_at desc, n.id"),
     ),
     *kills(
         claims.test_a_limit_and_an_order_combine,

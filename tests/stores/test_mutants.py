@@ -8,6 +8,7 @@ from holdfast.stores.protocol import Store
 from tests.stores.admin import test_psql
 from tests.stores.concurrency import test_interleaved
 from tests.stores.deliveries import test_claim, test_removal
+from tests.stores.flow_mutants import KNOWN_KEYS
 from tests.stores.mutants import MUTANTS
 from tests.stores.mutation import Mutant, applied
 
@@ -47,6 +48,7 @@ def test_both_dialects_are_mutated_alike() -> None:
     floors = (
         test_claim.test_every_unknown_lane_is_found_between_known_ones,
         test_claim.test_a_lane_is_read_from_its_floor_and_the_next_floor_is_its_oldest_delivery,
+        KNOWN_KEYS,
     )
     theirs = [*vars(test_interleaved).values(), *vars(test_psql).values(), together, *floors]
     assert [scenario for scenario in alone if scenario not in theirs] == []

@@ -10,6 +10,7 @@ from holdfast.stores.deliveries.claim import lanes, rescue
 from holdfast.stores.deliveries.flow import (
     Floors,
     FlowScan,
+    KeyFloor,
     adopt_deliveries,
     claim_flow,
     due_lanes,
@@ -20,6 +21,7 @@ from holdfast.stores.deliveries.flow import (
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.messages.flow import DeliveryKey
 from holdfast.stores.messages.registry import register
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from tests.stores.flow_cases import bury, declare, deliver, lane_of, numbers, send, settings, take
 from tests.support.builders import LEASE, expire, failure, finish, sql
@@ -167,6 +169,37 @@ async def test_a_walk_continues_after_the_last_key_that_had_its_turn(store: Stor
     await send(store, flow, *"abc")
     got = await take(store, 2, cursor="")
     assert (numbers(got.claims), got.cursor) == ([0], "a")
+
+
+@pytest.mark.parametrize("options", [{"fair_by": "k"}, {"limit": Limit(3, by="k")}])
+async def test_a_walk_reads_known_keys_from_their_floors_and_finds_unknown_ones(
+    postgres_store: PostgresStore, options: dict[str, object]
+) -> None:
+    store, flow = postgres_store, settings(**options)
+    await declare(store, flow)
+    await send(store, flow, "", "a", "b", "c", "d", "e", "b", "f")
+    lane = await lane_of(store)
+    rows = sql(store, "select flow_key, max(run_at) from {hf}delivery group by 1")
+    due = {str(key): aware_time(at) for key, at in rows}
+    # Nothing of e is due from its floor, x has nothing, and f is not due.
+    known: tuple[KeyFloor, ...] = (("d", due["d"]), ("e", due["f"]), ("x", due["a"]), ("b", due["b"]))
+    sql(store, "update {hf}delivery set run_at = run_at + interval '1 h' where flow_key = 'f'")
+    got = await store.run(claim_flow(lane, "w1", LEASE, FlowScan(9, "c", 9, known=known), Floors()))
+    assert numbers(got.claims) == [0, 1, 3, 4, 6]
+    assert got.visited == tuple(
+        (key, None if key in "efx" and key else due[key]) for key in ("d", "e", "f", "x", "", *"abc")
+    )
+    # The walk ends with the number of its visits; the empty key may be known too.
+    known = (("", due["a"]), ("a", due["a"]))
+    got = await store.run(claim_flow(lane, "w1", LEASE, FlowScan(9, "x", 9, 3, known=known), Floors()))
+    assert (numbers(got.claims), [key for key, _ in got.visited], got.cursor) == ([2], ["", "a", "b"], "b")
+
+
+async def test_ordered_keys_take_turns_by_their_oldest_delivery(store: Store) -> None:
+    flow = settings(order_by="k")
+    await declare(store, flow)
+    await send(store, flow, *"cbaca")
+    assert numbers((await take(store, 2)).claims) == [0, 1]
 
 
 async def test_a_walk_finds_the_keys_behind_a_full_window(store: Store) -> None:

@@ -9,17 +9,16 @@ keep claims away from dead rows under a long-held snapshot; the row decides.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
+from holdfast.engine.claims.key_floors import COMMIT, KeyFloors
 from holdfast.engine.claims.scheduler import CHEAP, COST_FACTOR, LONGEST_DELAY, SHALLOW, CostDelay, claim_size
 from holdfast.stores.deliveries.claim import LOWEST_ID, Lane, LaneFlow
 from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan, window_size
 
 _SHALLOW_FACTOR = 8.0
 _FLOORS_EVERY = 1.0
-_COMMIT = timedelta(seconds=1)
-"""`run_at` is the start of the publisher's transaction. A walk finds what commits later than this."""
 _VISITS = 1000
 """Keys that a walk visits after one that found too few: thousands of keys may be held up by dead letters or limits."""
 _FEWEST_CHECKED = 2
@@ -67,6 +66,7 @@ class LaneState:
 
     cursor: str = ""
     keys: int = 0
+    known: KeyFloors = field(default_factory=KeyFloors)
     floors: Floors = field(default_factory=Floors)
     floors_due: float = 0.0
     floor: tuple[datetime, UUID] | None = None
@@ -159,7 +159,7 @@ class FlowScheduler:
         state.walk_due = None
         assert lane.flow is not None
         if self._walks and lane.flow.consumer is not None and lane.flow.consumer.fair:
-            return lane, _walk(state, size)
+            return lane, _walk(state, size, now)
         if state.floor is None or now >= state.whole.at:
             state.depth = state.whole
             return lane, FlowScan(size)
@@ -187,11 +187,11 @@ class FlowScheduler:
         if not self._walks or missing <= 0 or found.left < scan.size:
             return None
         if state.since is None and found.at is not None:
-            state.since = found.at - _COMMIT, LOWEST_ID
+            state.since = found.at - COMMIT, LOWEST_ID
         if state.since is not None and ended >= state.recent.at and not state.walks_next:
             return FlowScan(claim_size(missing), since=state.since)
         state.walks_next, state.walk_due = False, state.recent.at
-        return _walk(state, claim_size(missing))
+        return _walk(state, claim_size(missing), ended)
 
     def _looked(
         self, state: LaneState, scan: FlowScan, found: FlowClaim, started: float, ended: float
@@ -207,13 +207,15 @@ class FlowScheduler:
             state.since = scan.since if found.claims else found.floor
         elif found.at is not None:
             state.recent.took(started, ended)
-            state.since = found.at - _COMMIT, LOWEST_ID
-        return _walk(state, claim_size(missing))
+            state.since = found.at - COMMIT, LOWEST_ID
+        return _walk(state, claim_size(missing), ended)
 
     def _walked(
         self, state: LaneState, scan: FlowScan, found: FlowClaim, started: float, ended: float
     ) -> FlowScan | None:
-        state.cursor, state.keys = found.cursor or "", found.keys
+        state.cursor = found.cursor or ""
+        state.keys = sum(first is not None for _, first in found.visited) or found.keys
+        state.known.learn(found, started, ended)
         state.has_passed = state.has_passed or state.cursor <= (scan.cursor or "")
         if scan.visits is not None:
             state.long_walk.took(started, ended)
@@ -229,7 +231,7 @@ class FlowScheduler:
             # The walk waits even if it is not delayed, so that other lanes have their turn.
             state.walk_due = min(state.walk_due or math.inf, state.long_walk.at if state.has_passed else ended)
             return None
-        return FlowScan(claim_size(missing), state.cursor, visits=_VISITS)
+        return _scan(state, claim_size(missing), 1, _VISITS, ended)
 
 
 def _is_complete(state: LaneState, before: str) -> bool:
@@ -240,11 +242,15 @@ def _is_complete(state: LaneState, before: str) -> bool:
     return state.wrapped and state.cursor >= state.pass_from
 
 
-def _walk(state: LaneState, size: int) -> FlowScan:
+def _walk(state: LaneState, size: int, now: float) -> FlowScan:
     """The first walk of a round. While a worker has not seen all keys and finds nothing, it is a long one: in short walks
     the first pass over 100,000 blocked keys took 10 times as many statements."""
     visits = None if state.has_passed or state.pass_from is None else _VISITS
-    return FlowScan(size, state.cursor, _share(size, state.keys), visits)
+    return _scan(state, size, _share(size, state.keys), visits, now)
+
+
+def _scan(state: LaneState, size: int, share: int, visits: int | None, now: float) -> FlowScan:
+    return FlowScan(size, state.cursor, share, visits, known=state.known.after(state.cursor, visits or size, now))
 
 
 def _share(size: int, keys: int) -> int:

@@ -18,6 +18,8 @@ from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operatio
 
 _DELIVERY = 14
 _INFO = 15
+_AFTER, _END = "\x01", "\U0010ffff"
+"""A key contains neither: one with a character that is not printable is replaced by its hash."""
 Slots = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -28,10 +30,16 @@ class Floors(NamedTuple):
     queue: int = 0
 
 
+KeyFloor = tuple[str, datetime]
+"""A key, and the time below which a walk does not read its deliveries."""
+
+
 class FlowScan(NamedTuple):
     """Where a claim searches: the oldest due deliveries, those due after `since`, or the keys after `cursor`.
 
-    A walk takes `share` deliveries of each key. It visits `visits` keys, by default as many as it may claim deliveries.
+    A walk takes `share` deliveries of each key. It visits `visits` keys, by default as many as it may claim deliveries. `known`
+    are keys in the order of the walk, each with the time from which its deliveries are read. With None, and on SQLite, the
+    deliveries of every key are read from the first.
     """
 
     size: int
@@ -39,6 +47,7 @@ class FlowScan(NamedTuple):
     share: int = 1
     visits: int | None = None
     since: tuple[datetime, UUID] | None = None
+    known: tuple[KeyFloor, ...] | None = None
 
 
 def window_size(size: int) -> int:
@@ -51,7 +60,8 @@ class FlowClaim(NamedTuple):
 
     `left` candidates could not be claimed; `unkeyed` of them have no key yet. `wait` is the number of seconds until the
     next token of a rate. `cursor` and `keys` are the last key and the number of keys of a walk. `floor` is the oldest
-    candidate, or with `since` the newest one. `at` is the time of the claim.
+    candidate, or with `since` the newest one. `at` is the time of the claim. `visited` are the keys of a walk with
+    floors, each with the time of its oldest due delivery, or None.
     """
 
     claims: list[Claimed]
@@ -62,6 +72,7 @@ class FlowClaim(NamedTuple):
     keys: int = 0
     floor: tuple[datetime, UUID] | None = None
     at: datetime | None = None
+    visited: tuple[tuple[str, datetime | None], ...] = ()
 
 
 class Unkeyed(NamedTuple):
@@ -97,7 +108,7 @@ def flow_claim_steps(
     found = [row for row in rows if row[0] is not None]
     (info,) = [row[_INFO:] for row in rows if row[0] is None]
     claims = yield from claimed_with_messages(found)
-    left, unkeyed, wait, cursor, keys, floor_at, floor_id, at = info
+    left, unkeyed, wait, cursor, keys, floor_at, floor_id, at, visited, firsts = info
     return FlowClaim(
         claims,
         int(left),
@@ -107,6 +118,7 @@ def flow_claim_steps(
         int(keys or 0),
         None if floor_id is None else (aware_time(floor_at), as_uuid(floor_id)),
         aware_time(at),
+        tuple(zip(visited or (), firsts or (), strict=True)),
     )
 
 
@@ -144,6 +156,7 @@ def flow_query(
         "share": scan.share,
         "visits": scan.visits or scan.size,
         "cursor": scan.cursor or "",
+        **_known(scan.cursor or "", scan.known or ()),
         "low": floors.consumer,
         "queue_low": floors.queue,
         "most": None if own is None else own.limit,
@@ -151,7 +164,7 @@ def flow_query(
         **_rate("rate", "rate_window", "grain", own),
         **_rate("queue_rate", "queue_window", "queue_grain", queue),
     }
-    slots = _slots(flow, scan.cursor is not None, scan.since is not None, suspects)
+    slots = _slots(flow, scan.cursor is not None, scan.known is not None, scan.since is not None, suspects)
     return Query("flow_claim", values, slots=slots, limit=scan.size, locks=flow.locks(lane))
 
 
@@ -238,10 +251,11 @@ def forget_old_starts() -> Steps[None]:
 
 
 @lru_cache(maxsize=512)
-def _slots(flow: LaneFlow, walk: bool, recent: bool, suspects: bool) -> Slots:
+def _slots(flow: LaneFlow, walk: bool, floors: bool, recent: bool, suspects: bool) -> Slots:
     """The fragments of the claim statement for these settings."""
     own, queue = flow.consumer or FlowSettings(), flow.queue or FlowSettings()
     keyed, ordered = own.key is not None, own.order is not None
+    floors = floors and walk and not ordered
     limited, rated = own.limit is not None, own.rate_count is not None
     room = [
         *(["room_pause"] if keyed else []),
@@ -259,16 +273,20 @@ def _slots(flow: LaneFlow, walk: bool, recent: bool, suspects: bool) -> Slots:
     ]
     unkeyed = "flow_without_place" if ordered else "flow_without_key" if keyed else "flow_all_keyed"
     chosen = {
-        "candidates": ["flow_walk" if walk else "flow_window"],
+        "candidates": ["flow_window" if not walk else "flow_walk_floors" if floors else "flow_walk"],
         "walked": ["flow_walked_heads" if ordered else "flow_walked_keys"],
+        "first": ["flow_first_place" if ordered else "flow_first_due"],
         "walk_rows": ["flow_walk_heads" if ordered else "flow_walk_rows"],
         "window": ["flow_window_keyed" if keyed else "flow_window_whole"],
         "flow_key": ["flow_own_key" if keyed else "flow_one_key"],
         "unkeyed": [unkeyed],
         "rank": ["rank_order" if ordered else "rank_due"],
+        "chosen": ["flow_chosen_heads" if ordered and not own.rate_by_key else "flow_chosen"],
+        "turn_heads": ["turn_heads_key" if walk else "turn_heads_due"],
         "turn": ["turn_key" if walk else "turn_due"],
         "cursor": ["cursor_walk" if walk else "cursor_none"],
         "keys": ["keys_walk" if walk else "keys_none"],
+        "visited": ["visited_walk" if floors else "visited_none"],
         "edge": ["edge_last" if recent else "edge_first"],
         "room": room,
         "cap": cap,
@@ -278,6 +296,15 @@ def _slots(flow: LaneFlow, walk: bool, recent: bool, suspects: bool) -> Slots:
         "queue_wait": ["wait_queue"] if queue.rate_count is not None else [],
     }
     return (*_suspicion(suspects), *((slot, tuple(fragments)) for slot, fragments in chosen.items()))
+
+
+def _known(cursor: str, known: Sequence[KeyFloor]) -> dict[str, object]:
+    """The known keys of a walk. Those without a floor are the ends of two ranges of keys: above the cursor, and up to it."""
+    above = [one for one in known if one[0] > cursor]
+    up_to = [one for one in known if one[0] <= cursor]
+    start = [] if up_to and not up_to[0][0] else [("", None)]
+    keys = [*above, (_END, None), *start, *up_to, (cursor + _AFTER, None)]
+    return {"known": [key for key, _ in keys], "known_floors": [floor for _, floor in keys]}
 
 
 def _rate(count: str, window: str, grain: str, settings: FlowSettings | None) -> dict[str, object]:

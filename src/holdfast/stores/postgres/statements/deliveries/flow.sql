@@ -4,20 +4,15 @@
 -- that is in flight. Only the chosen ids are locked: a search that skipped locked rows would take the second delivery of an
 -- ordered key before the first. The last row has no delivery: it has the number of candidates
 -- left, how many of them have no key, the milliseconds until the next token of a rate, the last key of a walk, the number
--- of its keys, the first candidate (of recent ones the last), and the time.
+-- of its keys, the first candidate (of recent ones the last), the time, and the keys of a walk, each with the `run_at`
+-- of its first candidate.
 with recursive t as materialized (select clock_timestamp() as now),
 {candidates},
 n as materialized (
   select w.id, w.flow_key, w.run_at, w.flow_seq, w.turn,
          row_number() over (partition by w.flow_key order by {rank}) as nth
   from w where w.flow_key is not null),
-k as materialized (
-  select n.id, n.flow_key, n.run_at, n.turn, n.nth, case when n.nth = 1 then least({limit}{room}) end as own from n),
-r as materialized (
-  select k.id, k.flow_key, k.run_at, k.turn, k.nth, max(k.own) over (partition by k.flow_key) as room from k),
-x as materialized (
-  select r.id, r.flow_key, r.turn from r where r.nth <= r.room
-  order by {turn} limit greatest(0, least({limit}{cap}))),
+{chosen},
 c as materialized (
   select d.id from {hf}delivery d
   where d.id = any (array(select x.id from x)) and d.status = 'pending' for update skip locked),
@@ -29,13 +24,29 @@ u as (
 select u.id, u.message_id, u.consumer, u.queue, u.priority, u.generation, u.attempts, u.max_attempts, u.fence,
        u.holds, u.expiries, u.suspect, u.run_at, u.retry::text, u.flow_key,
        null::bigint, null::bigint, null::double precision, null::text, null::bigint, null::timestamptz, null::uuid,
-       null::timestamptz
+       null::timestamptz, null::text[], null::timestamptz[]
 from u
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
        (select count(*) from w) - (select count(*) from c), (select count(*) from w where {unkeyed}),
        least(null::double precision{wait}{queue_wait}) * 1000, {cursor}, {keys},
-       {edge}, now()
+       {edge}, now(), {visited}
+
+-- fragment: flow_chosen
+k as materialized (
+  select n.id, n.flow_key, n.run_at, n.turn, n.nth, case when n.nth = 1 then least({limit}{room}) end as own from n),
+r as materialized (
+  select k.id, k.flow_key, k.run_at, k.turn, k.nth, max(k.own) over (partition by k.flow_key) as room from k),
+x as materialized (
+  select r.id, r.flow_key, r.turn from r where r.nth <= r.room
+  order by {turn} limit greatest(0, least({limit}{cap})))
+
+-- fragment: flow_chosen_heads
+k as materialized (
+  select n.id, n.flow_key, n.run_at, n.flow_seq, n.turn, n.nth from n where n.nth = 1 order by {turn_heads}),
+x as (
+  select n.id, n.flow_key, n.turn from k n where least({limit}{room}) > 0
+  limit greatest(0, least({limit}{cap})))
 
 -- fragment: flow_window
 w as materialized (
@@ -53,26 +64,50 @@ w as materialized (
 {limit}
 
 -- fragment: flow_walk
-walk (key, wrapped, step) as (
+walk (key, first, wrapped, step) as (
   (select * from (
-     (select d.flow_key, false, 1 from {hf}delivery d where {walked} and d.flow_key > :cursor::text
-      order by d.flow_key limit 1)
+     (select d.flow_key, {first}, false, 1 from {hf}delivery d where {walked} and d.flow_key > :cursor::text
+      order by d.flow_key, {first} limit 1)
      union all
-     (select d.flow_key, true, 1 from {hf}delivery d where {walked} and d.flow_key <= :cursor::text
-      order by d.flow_key limit 1)) s
+     (select d.flow_key, {first}, true, 1 from {hf}delivery d where {walked} and d.flow_key <= :cursor::text
+      order by d.flow_key, {first} limit 1)) s
    limit 1)
   union all
-  select x.key, x.wrapped, x.step from walk p cross join lateral (
+  select x.key, x.first, x.wrapped, x.step from walk p cross join lateral (
     select * from (
-      (select d.flow_key, p.wrapped, p.step + 1 from {hf}delivery d where {walked} and d.flow_key > p.key
-       order by d.flow_key limit 1)
+      (select d.flow_key, {first}, p.wrapped, p.step + 1 from {hf}delivery d where {walked} and d.flow_key > p.key
+       order by d.flow_key, {first} limit 1)
       union all
-      (select d.flow_key, true, p.step + 1 from {hf}delivery d
+      (select d.flow_key, {first}, true, p.step + 1 from {hf}delivery d
        where not p.wrapped and {walked} and d.flow_key <= :cursor::text
-       order by d.flow_key limit 1)) s
-    limit 1) x (key, wrapped, step)
+       order by d.flow_key, {first} limit 1)) s
+    limit 1) x (key, first, wrapped, step)
   where p.step < :visits::bigint and not (x.wrapped and x.key > :cursor::text)),
 {walk_rows}
+
+-- fragment: flow_walk_floors
+-- As flow_walk, with the keys that the worker knows, in the order of the walk: between one known key and the next only
+-- unknown ones are searched for, and the deliveries of a known key are read from its floor. A known key without a floor
+-- ends a range of keys, or begins one that contains it; it is not visited.
+steps (key, first, step, next) as (
+  select :cursor::text collate "C", 'infinity'::timestamptz, 0, 1
+  union all
+  select x.key, x.first, x.step, x.next from steps p cross join lateral (
+    select * from (
+      (select d.flow_key, d.run_at, p.step + 1, p.next from {hf}delivery d
+       where {walked} and d.flow_key < (:known::text[])[p.next]
+         and (d.flow_key, d.run_at) > (p.key, case when p.first is null then timestamptz '-infinity' else 'infinity' end)
+       order by d.flow_key, d.run_at limit 1)
+      union all
+      (select k.key, k.floor, p.step + (k.floor is not null)::integer, p.next + 1
+       from (select (:known::text[])[p.next] as key, (:known_floors::timestamptz[])[p.next] as floor) k)) s
+    limit 1) x (key, first, step, next)
+  where p.step < :visits::bigint and p.next <= cardinality(:known::text[])),
+walk as materialized (select s.key, s.first, s.step from steps s where s.step > 0 and s.first is not null),
+{walk_rows},
+seen as materialized (
+  select array_agg(p.key) as keys, array_agg(f.first) as firsts
+  from walk p left join (select w.turn, min(w.run_at) as first from w group by w.turn) f on f.turn = p.step)
 
 -- fragment: flow_walked_keys
 d.status = 'pending' and not d.suspect and d.flow_key is not null and d.flow_seq is null
@@ -86,8 +121,13 @@ w as materialized (
   cross join lateral (
     select d.id, d.flow_key, d.run_at, d.flow_seq from {hf}delivery d
     where {walked}
-      and (d.flow_key, d.run_at) >= (p.key, '-infinity'::timestamptz) and (d.flow_key, d.run_at) <= (p.key, now())
+      and (d.flow_key, d.run_at) >= (p.key, p.first) and (d.flow_key, d.run_at) <= (p.key, now())
     order by d.flow_key, d.run_at, d.id limit :share::bigint) d)
+
+-- fragment: flow_first_due
+d.run_at
+-- fragment: flow_first_place
+d.flow_seq
 
 -- fragment: flow_walked_heads
 d.status = 'pending' and d.flow_seq is not null and d.consumer = :consumer::text
@@ -98,7 +138,7 @@ w as materialized (
   from walk p
   cross join lateral (
     select d.id, d.flow_key, d.run_at, d.flow_seq, d.suspect, d.queue, d.generation, d.priority from {hf}delivery d
-    where {walked} and d.flow_key = p.key
+    where {walked} and d.flow_key = p.key and d.flow_seq >= p.first
     order by d.flow_seq limit 1) d
   where d.run_at <= now() and not d.suspect and d.queue = :queue::text and d.generation = :generation::bigint
     and d.priority = :priority::smallint)
@@ -122,6 +162,10 @@ w.flow_seq
 r.run_at, r.id
 -- fragment: turn_key
 r.nth, r.turn
+-- fragment: turn_heads_due
+n.run_at, n.id
+-- fragment: turn_heads_key
+n.turn
 
 -- fragment: cursor_none
 null
@@ -140,13 +184,18 @@ null
 -- fragment: keys_walk
 (select count(*) from walk)
 
+-- fragment: visited_none
+null, null
+-- fragment: visited_walk
+(select s.keys from seen s), (select s.firsts from seen s)
+
 -- fragment: room_limit
 , :most::bigint - (
   select count(*) from (
     select from {hf}delivery f
     where f.status = 'in_flight' and f.flow_key is not null and f.consumer = :consumer::text
       and f.flow_key = n.flow_key and f.flow_ticket >= :low::bigint
-    limit :most::bigint) f)
+    order by f.flow_ticket limit :most::bigint) f)
 -- fragment: room_rate
 , :rate::bigint - (
   select coalesce(sum(s.n), 0) from {hf}flow_start s

@@ -12,12 +12,7 @@ where rowid in (
     select w.row, w.id, w.flow_key, w.run_at, w.flow_seq, w.turn,
            row_number() over (partition by w.flow_key order by {rank}) as nth
     from w where w.flow_key is not null),
-  k as materialized (
-    select n.row, n.id, n.flow_key, n.run_at, n.turn, n.nth,
-           case when n.nth = 1 then min(:size, :size{room}) end as own from n),
-  r as materialized (
-    select k.row, k.id, k.run_at, k.turn, k.nth, max(k.own) over (partition by k.flow_key) as room from k)
-  select r.row from r where r.nth <= r.room order by {turn} limit max(0, min(:size, :size{cap})))
+  {chosen})
 returning id;
 -- all: returned
 {ledger}
@@ -26,13 +21,27 @@ returning id;
 -- all: returned
 with recursive {candidates}
 select u.id, u.message_id, u.consumer, u.queue, u.priority, u.generation, u.attempts, u.max_attempts, u.fence,
-       u.holds, u.expiries, u.suspect, u.run_at, u.retry, u.flow_key, null, null, null, null, null, null, null, null
+       u.holds, u.expiries, u.suspect, u.run_at, u.retry, u.flow_key, null, null, null, null, null, null, null, null,
+       null, null
 from json_each(:rows) j join {hf}delivery u on u.id = j.value
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
        (select count(*) from w), (select count(*) from w where {unkeyed}),
        (select min(a.at) from (select null as at {wait} {queue_wait}) a) - {now}, {cursor}, {keys},
-       {edge}, {now}
+       {edge}, {now}, {visited}
+
+-- fragment: flow_chosen
+k as materialized (
+    select n.row, n.id, n.flow_key, n.run_at, n.turn, n.nth,
+           case when n.nth = 1 then min(:size, :size{room}) end as own from n),
+  r as materialized (
+    select k.row, k.id, k.run_at, k.turn, k.nth, max(k.own) over (partition by k.flow_key) as room from k)
+  select r.row from r where r.nth <= r.room order by {turn} limit max(0, min(:size, :size{cap}))
+
+-- fragment: flow_chosen_heads
+k as materialized (
+    select n.row, n.flow_key, n.flow_seq from n where n.nth = 1 order by {turn_heads})
+  select n.row from k n where min(:size, :size{room}) > 0 limit max(0, min(:size, :size{cap}))
 
 -- fragment: flow_window
 w as materialized (
@@ -68,6 +77,10 @@ visit as materialized (
   select coalesce(p.after, p.first) as key, p.step from walk p where coalesce(p.after, p.first) is not null),
 {walk_rows}
 
+-- fragment: flow_walk_floors
+-- SQLite reads every key from its beginning.
+{flow_walk}
+
 -- fragment: flow_walked_keys
 indexed by {hf}delivery_flow
 where d.status = 'pending' and not d.suspect and d.flow_key is not null and d.flow_seq is null
@@ -80,6 +93,11 @@ w as materialized (
   where x.rowid in (
     select d.rowid from {hf}delivery d {walked} and d.flow_key = p.key and d.run_at <= {now}
     order by d.run_at, d.id limit :share))
+
+-- fragment: flow_first_due
+d.run_at
+-- fragment: flow_first_place
+d.flow_seq
 
 -- fragment: flow_walked_heads
 indexed by {hf}delivery_order
@@ -114,6 +132,10 @@ w.flow_seq
 r.run_at, r.id
 -- fragment: turn_key
 r.nth, r.turn
+-- fragment: turn_heads_due
+n.run_at, n.id
+-- fragment: turn_heads_key
+n.turn
 
 -- fragment: cursor_none
 null
@@ -132,6 +154,11 @@ null, null
 null
 -- fragment: keys_walk
 (select count(*) from visit)
+
+-- fragment: visited_none
+null, null
+-- fragment: visited_walk
+null, null
 
 -- fragment: room_limit
 , :most - (
