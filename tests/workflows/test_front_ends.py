@@ -68,6 +68,7 @@ async def test_the_command_line_lists_shows_and_commands_runs(hf: Holdfast, dsn:
     assert "nothing was stored" in cli(dsn, *signal).stderr
     assert "not JSON" in cli(dsn, "workflows", "signal", run.id, "approved", "--payload", "ada").stderr
     assert "did you mean ship?" in cli(dsn, "workflows", "trigger", run.id, "shp").stderr
+    assert "its manual steps are ship" in cli(dsn, "workflows", "trigger", run.id, "charge-card").stderr
     assert "stored" in cli(dsn, "workflows", "retry", run.id, "--reason", "fixed").stderr
     assert "did you mean charge?" in cli(dsn, "workflows", "retry", run.id, "--from", "charg").stderr
     assert "not confirmed" in cli(dsn, "workflows", "cancel", run.id).stderr

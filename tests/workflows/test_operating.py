@@ -159,6 +159,24 @@ async def test_a_run_goes_from_blocked_to_done_by_commands_that_are_stored_first
     assert not await hf.ops.retry_run(str(run.id), actor="ada")
 
 
+async def test_a_command_that_was_applied_may_be_repeated_after_the_end_of_its_run(hf: Holdfast) -> None:
+    run = await order(hf, [False]).start("lamp")
+    await drain(hf)
+    signal = hf.ops.signal_run
+    assert await signal(run.id, signal="approved", payload={"by": "ada"}, key="s", actor="ada")
+    assert await hf.ops.trigger_run(run.id, step="ship", key="t", actor="ada")
+    await drain(hf)
+    assert (await hf.ops.workflow_run(run.id)).listed.state == "done"
+    assert not await signal(run.id, signal="approved", payload={"by": "ada"}, key="s", actor="ada")
+    assert not await hf.ops.trigger_run(run.id, step="ship", key="t", actor="ada")
+    with pytest.raises(KeyConflict):
+        await signal(run.id, signal="approved", payload={"by": "bob"}, key="s", actor="ada")
+    with pytest.raises(Refused, match="it is done"):
+        await signal(run.id, signal="approved", payload={"by": "ada"}, key="other", actor="ada")
+    with pytest.raises(Refused, match="it is done"):
+        await signal(run.id, signal="approved", payload={"by": "ada"}, actor="ada")
+
+
 async def test_a_signal_with_a_misspelled_name_is_refused_with_the_name_that_the_run_waits_for(hf: Holdfast) -> None:
     run = await order(hf).start("lamp")
     await drain(hf)

@@ -156,12 +156,12 @@ class Graph:
         return tuple(ordered)
 
 
-def nearest_step(name: str, known: Iterable[str]) -> str:
+def nearest_step(name: str, known: Iterable[str], what: str = "steps") -> str:
     """The remedy for an unknown step name."""
     names = list(known)
     if near := difflib.get_close_matches(name, names, n=1):
         return f"did you mean {near[0]}?"
-    return f"its steps are {', '.join(names)}" if names else "it has no steps yet; declare that step first"
+    return f"its {what} are {', '.join(names)}" if names else "it has no steps yet; declare that step first"
 
 
 def _by_name(workflow: str, nodes: Iterable[Node]) -> dict[str, Node]:

@@ -18,7 +18,7 @@ from holdfast.ops.queries.workflows import AUDITED, run_id
 from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import audited, live_generation, record
 from holdfast.stores.messages.fanout import Fanout
-from holdfast.stores.messages.publish import Published, publish
+from holdfast.stores.messages.publish import Published, find_first, publish
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.workflows.definition import newest_definition
@@ -91,26 +91,34 @@ def signal_run(
 
     Raises `Refused` for a name that differs slightly from that of a signal that the run waits for, unless `force` is set.
     """
-    found = yield from _active(id, "signal")
+    found = yield from transact(workflow_run(run_id(id)))
+    command = {"signal": check_name("signal", signal), "payload": payload}
+    message = yield from _command("signal", found.run.id, command, key)
+    if (yield from _is_repeated(message, found, "signal")):
+        return False
     if not force:
         _check_signal(found, signal)
-    command = {"signal": check_name("signal", signal), "payload": payload}
-    return (yield from _store_command("signal", found.run.id, command, {"signal": signal}, actor, reason, key))
+    return (yield from _store_command(message, found.run.id, "signal", {"signal": signal}, actor, reason))
 
 
 def trigger_run(
     id: UUID | str, *, actor: str, step: str, reason: str | None = None, key: str | None = None
 ) -> TaskSteps[bool]:
     """Stores the trigger of a manual step of an active run; false if the key was used before."""
-    found = yield from _active(id, "trigger")
+    found = yield from transact(workflow_run(run_id(id)))
+    message = yield from _command("trigger", found.run.id, {"step": step}, key)
+    if (yield from _is_repeated(message, found, "trigger")):
+        return False
     _check_manual(found.graph, step, found.run.id)
-    return (yield from _store_command("trigger", found.run.id, {"step": step}, {"step": step}, actor, reason, key))
+    return (yield from _store_command(message, found.run.id, "trigger", {"step": step}, actor, reason))
 
 
 def cancel_run(id: UUID | str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
     """Stores the cancellation of an active run and its child runs; a worker applies it. Undo steps do not run."""
-    found = yield from _active(id, "cancel")
-    return (yield from _store_command("cancel", found.run.id, {"reason": reason}, {}, actor, reason, None))
+    found = yield from transact(workflow_run(run_id(id)))
+    message = yield from _command("cancel", found.run.id, {"reason": reason}, None)
+    yield from _is_repeated(message, found, "cancel")
+    return (yield from _store_command(message, found.run.id, "cancel", {}, actor, reason))
 
 
 def retry_run(id: UUID | str, *, actor: str, reason: str | None = None, step: str | None = None) -> TaskSteps[bool]:
@@ -135,7 +143,8 @@ def retry_run(id: UUID | str, *, actor: str, reason: str | None = None, step: st
         return False
     if step is not None:
         _check_retried(found, step)
-    return (yield from _store_command("retry", found.run.id, {"step": step}, {"step": step}, actor, reason, None))
+    message = yield from _command("retry", found.run.id, {"step": step}, None)
+    return (yield from _store_command(message, found.run.id, "retry", {"step": step}, actor, reason))
 
 
 def fork_run(
@@ -166,11 +175,21 @@ def _check_values(graph: Graph, arguments: Mapping[str, object]) -> None:
         raise InvalidPayload(f"$.{missing[0]}", f"workflow {graph.workflow} needs this parameter")
 
 
-def _active(id: UUID | str, action: str) -> TaskSteps[RunDetail]:
-    found = yield from transact(workflow_run(run_id(id)))
-    if not found.run.status.is_active:
-        raise Refused(action, f"run {found.run.id}", found.run.status.value)
-    return found
+def _is_repeated(message: NewMessage, found: RunDetail, action: str) -> TaskSteps[bool]:
+    """Whether this command of a run that has ended was stored before, under its key.
+
+    Raises `Refused` for a new one. The repetition of a command that was applied is no mistake: its first reply may be lost.
+    """
+    if found.run.status.is_active:
+        return False
+    if message.key is not None and (yield from transact(_stored_before(message))):
+        return True
+    raise Refused(action, f"run {found.run.id}", found.run.status.value)
+
+
+@operation(reads=True)
+def _stored_before(message: NewMessage) -> Steps[bool]:
+    return bool((yield from find_first([message])))
 
 
 def _check_signal(found: RunDetail, signal: str) -> None:
@@ -207,23 +226,16 @@ def _check_manual(graph: Graph | None, step: str, id: UUID) -> None:
     node = graph.nodes.get(step)
     if node is None:
         manual = [one.name for one in graph.nodes.values() if one.manual]
-        raise Refused("trigger", f"step {step} of run {id}", "unknown", nearest_step(step, manual or graph.nodes))
+        remedy = nearest_step(step, manual, "manual steps") if manual else "none of its steps is manual"
+        raise Refused("trigger", f"step {step} of run {id}", "unknown", remedy)
     if not node.manual:
         raise Refused(
             "trigger", f"step {step} of run {id}", "not manual", "it starts when the steps before it are done"
         )
 
 
-def _store_command(
-    action: str,
-    id: UUID,
-    command: Mapping[str, object],
-    detail: Mapping[str, object],
-    actor: str,
-    reason: str | None,
-    key: str | None,
-) -> TaskSteps[bool]:
-    message = new_message(
+def _command(action: str, id: UUID, command: Mapping[str, object], key: str | None) -> TaskSteps[NewMessage]:
+    return new_message(
         id=(yield from fresh_id()),
         type=f"workflow.{action}",
         source=OPERATOR,
@@ -232,6 +244,11 @@ def _store_command(
         key_scope=f"workflow.{action}:{id}",
         addressed=[Address(consumer=COMMANDS)],
     )
+
+
+def _store_command(
+    message: NewMessage, id: UUID, action: str, detail: Mapping[str, object], actor: str, reason: str | None
+) -> TaskSteps[bool]:
     created = yield from transact(_command_audited(message, id, actor, action, reason, detail))
     yield from call_store(lambda store: store.hint_sync())
     return created
