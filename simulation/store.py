@@ -115,6 +115,9 @@ class SimulatedStore(SqliteStore):
         """Wakes the process some time after a commit; some notifications are lost."""
         await self._world.listen(self._life, wake)
 
+    def hint_is_scheduled(self) -> bool:
+        return False
+
     async def hint(self, topic: Topic = Topic.WORK) -> None:
         """Notifies the listening processes, as on PostgreSQL: only after a publish, and best effort."""
         self._world.notify()

@@ -91,6 +91,10 @@ class ConnectionStore:
         """Waits until it is cancelled: no other connection sees the transaction."""
         await asyncio.Event().wait()
 
+    def hint_is_scheduled(self) -> bool:
+        """True: no hint is needed."""
+        return True
+
     async def hint(self, topic: Topic = Topic.WORK) -> None:
         """Does nothing: there is no listener."""
 

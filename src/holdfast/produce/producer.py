@@ -4,13 +4,12 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import ConfigurationError, StoreError
 from holdfast.core.events.event import VERSION_HEADER, EventType, EventTypes, event_type, is_typed_dict, redactions_of
 from holdfast.core.events.payload import MAX_BYTES, check_headers, encode_many
@@ -160,6 +159,13 @@ class Producer:
         first: dict[str | type, NewMessage] = {}
 
         def make(part: Sequence[object]) -> Sequence[NewMessage]:
+            if len(part) == 1:
+                return [self.build(*_pair(part[0]), headers=headers, retry=retry, validate=checks)]
+            if (plain := _plain(part)) is not None:
+                # The payloads are written here, so the pattern has none.
+                if (called := plain[0]) not in first:
+                    first[called] = self.build(called, {}, headers=headers, retry=retry, validate=checks)
+                return AlikeMessages(first[called], self.new_ids(len(part)), self.encode_all(plain[1]))
             described = _described(part, checks)
             kinds = [name if known is None else known.cls for name, _, known, _ in described]
             for kind in dict.fromkeys(kinds):
@@ -226,7 +232,11 @@ class Producer:
                 self._confirm(await self.store.run(subscriptions()))
         fanout = self._fanout if trusted else Fanout(flows=self._registration.flows)
         if bound is None:
-            stored = await drive_async(_write_alone(messages, fanout), self.store.run)
+            # Without a transaction if one statement is enough.
+            single = publish_single(messages, fanout)
+            stored = None if single is None else await self.store.run(single)
+            if stored is None:
+                stored = await self.store.run(publish(messages, fanout, own=True))
             self._notify()
         else:
             stored = await run_on_async(publish(messages, fanout), self.store.dialect, bound.adapter)
@@ -243,7 +253,10 @@ class Producer:
                 self._confirm(self.store.run_sync(subscriptions()))
         fanout = self._fanout if trusted else Fanout(flows=self._registration.flows)
         if bound is None:
-            stored = drive(_write_alone(messages, fanout), self.store.run_sync)
+            single = publish_single(messages, fanout)
+            stored = None if single is None else self.store.run_sync(single)
+            if stored is None:
+                stored = self.store.run_sync(publish(messages, fanout, own=True))
             self._notify()
         else:
             stored = run_on(publish(messages, fanout), self.store.dialect, bound.adapter)
@@ -311,14 +324,9 @@ class Producer:
         return True
 
 
-def _write_alone(messages: Messages, fanout: Fanout) -> Generator[Operation[Any], Any, list[Published]]:
-    """Writes in a separate transaction; one message for one consumer needs only one statement, without a transaction."""
-    single = publish_single(messages, fanout)
-    stored: list[Published] | None = None if single is None else (yield single)
-    return (yield publish(messages, fanout, own=True)) if stored is None else stored
-
-
 def _check_events(events: Sequence[object]) -> None:
+    if type(events) is list:
+        return
     if not isinstance(events, Collection) or isinstance(events, str | bytes | Mapping) or hasattr(events, "_fields"):
         raise ConfigurationError(
             f"publish_many takes a list of events, and got a {type(events).__name__}; give instances, or tuples of a name "
@@ -333,6 +341,15 @@ def _pair(event: object) -> tuple[object, object]:
     if len(event) != 2:
         raise ConfigurationError(f"publish_many got {event!r}; give tuples of a name and a payload")
     return event[0], event[1]
+
+
+def _plain(events: Sequence[object]) -> tuple[str, list[object]] | None:
+    """The name and the payloads of events with one name and without a class, as most batches are; None for others."""
+    name, _ = _pair(events[0])
+    if type(name) is not str:
+        return None
+    alike = [one[1] for one in events if type(one) is tuple and len(one) == 2 and one[0] is name]
+    return None if len(alike) < len(events) else (name, [{} if payload is None else payload for payload in alike])
 
 
 def _described(events: Sequence[object], checks: bool) -> list[tuple[str, object, EventType | None, bool]]:

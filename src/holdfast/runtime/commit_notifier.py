@@ -27,7 +27,7 @@ class CommitNotifier:
             worker.wake()
         if (loop := running_loop()) is None:
             self._store.hint_sync()
-        else:
+        elif not self._store.hint_is_scheduled():  # a task takes longer than to ask
             self._send(loop.create_task(self._store.hint()))
 
     def announce_result(self) -> None:

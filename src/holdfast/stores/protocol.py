@@ -71,6 +71,10 @@ class Store(Protocol):
         the rest."""
         ...
 
+    def hint_is_scheduled(self) -> bool:
+        """Whether listeners will notice a commit of now without another `hint`."""
+        ...
+
     async def hint(self, topic: Topic = Topic.WORK) -> None:
         """Notifies listeners after a commit that there is work, or a result. Best effort, never raises. Concurrent calls
         are merged."""

@@ -41,7 +41,19 @@ def literal(value: object) -> str:
         return "null"
     if isinstance(value, str):
         return _sql_text(value)
-    return _sql_text(array([value])[1:-1].strip('"'))
+    return _sql_text(_unquoted(value))
+
+
+def parameter(value: object) -> bytes | None:
+    """A value as a parameter in text format; the cast in the statement sets the type.
+
+    >>> parameter("it's"), parameter([1, 2]), parameter(True), parameter(None)
+    (b"it's", b'{1,2}', b't', None)
+    """
+    if value is None:
+        return None
+    kind = type(value)
+    return (_PLAIN[kind](value) if kind in _PLAIN else _unquoted(value)).encode()
 
 
 def copy_lines(rows: Iterable[Sequence[object]]) -> Iterator[str]:
@@ -63,6 +75,11 @@ def _cells(column: Sequence[Any]) -> Sequence[str]:
     cells = _escaped(_NUL.join(column)).split(_NUL)
     # PostgreSQL refuses a text that contains the separator.
     return cells if len(cells) == len(column) else [write(value) for value in column]
+
+
+def _unquoted(value: object) -> str:
+    """A value that is not a text."""
+    return _WRITE[type(value)](value).strip('"')
 
 
 def _sql_text(text: str) -> str:
@@ -101,6 +118,8 @@ _WRITE: dict[type, Callable[[Any], str]] = {
     datetime: lambda value: f'"{value.isoformat()}"',
     timedelta: _interval,
 }
+_PLAIN: dict[type, Callable[[Any], str]] = {str: str, int: str, UUID: _WRITE[UUID], list: array, tuple: array}
+"""Values whose text form does not depend on where they are written."""
 _WRITE_COLUMN: dict[type, Callable[[list[Any]], str]] = {
     int: lambda values: ",".join(map(str, values)),
     str: _quoted_texts,

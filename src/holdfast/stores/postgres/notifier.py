@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import threading
 import time
+from typing import Any
 
 import psycopg
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres.pool import AsyncPool, Pool
+from holdfast.stores.postgres.prepared_statement import PreparedPsycopg
 from holdfast.stores.postgres.watchdog import ResponseWatchdog
 
 # In a separate transaction: in the publisher's transaction it would take a global lock at commit. It does not wait for
@@ -50,6 +52,11 @@ class Notifier:
             self._send_sync()
 
     @property
+    def scheduled(self) -> bool:
+        """Whether one will be sent later, after the commits of now."""
+        return self._at > time.monotonic()
+
+    @property
     def late(self) -> bool:
         """Whether a thread still has to send one."""
         return self._late is not None and self._late.is_alive()
@@ -71,11 +78,17 @@ class Notifier:
                 with contextlib.suppress(psycopg.Error, StoreUnavailable):
                     async with self._async_pool.connection() as connection:
                         with self._patience.watch(connection, _LAST):
-                            await connection.execute(HINT, (self._channel,))
+                            await self._notify(connection)
                 if not self._again:
                     return
         finally:
             self._sending = False
+
+    async def _notify(self, connection: Any) -> None:
+        if connection.prepared_calls is None:
+            await connection.execute(HINT, (self._channel,))
+        else:
+            await PreparedPsycopg(connection, connection.prepared_calls).run(HINT.replace("%s", "$1"), [self._channel])
 
     def _send_sync(self) -> None:
         with (
@@ -90,8 +103,8 @@ class Notifier:
 
         Needs no lock: two concurrent threads may both send one, which is harmless.
         """
-        now = time.monotonic()
-        if self._at > now:
+        if self.scheduled:
             return None
+        now = time.monotonic()
         self._at = at = max(now, self._at + _EVERY)
         return at - now

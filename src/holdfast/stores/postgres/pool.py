@@ -5,15 +5,20 @@ import contextlib
 import os
 import select
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import psycopg
 from psycopg.pq import ConnStatus, TransactionStatus
 
 from holdfast.core.errors import StoreUnavailable
+from holdfast.stores.postgres.watchdog import CancellableConnection
 
 C = TypeVar("C", bound="psycopg.BaseConnection[Any]")
+
+# The number of the enumeration: to build the member takes longer than to read the status.
+_IDLE = int(TransactionStatus.IDLE)
 
 
 class _IdleConnections(Generic[C]):
@@ -34,7 +39,7 @@ class _IdleConnections(Generic[C]):
         return None
 
     def put(self, connection: C) -> None:
-        if not self._closed and not connection.closed and connection.info.transaction_status is TransactionStatus.IDLE:
+        if not self._closed and connection.pgconn.transaction_status == _IDLE:
             self._idle.append(connection)
             return
         if connection.closed or connection.info.status is not ConnStatus.OK:
@@ -98,37 +103,28 @@ class AsyncPool:
     """Connections for async callers. They belong to one loop: in another loop or after a fork the pool starts empty."""
 
     def __init__(
-        self, connect: Callable[[], Awaitable[psycopg.AsyncConnection]], size: int, timeout: float, name: str
+        self, connect: Callable[[], Awaitable[CancellableConnection]], size: int, timeout: float, name: str
     ) -> None:
         self._connect, self._size, self._timeout, self._name = connect, size, timeout, name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = os.getpid()
-        self._shelf: _IdleConnections[psycopg.AsyncConnection] = _IdleConnections()
+        self._shelf: _IdleConnections[CancellableConnection] = _IdleConnections()
         self._slots = asyncio.Semaphore(size)
 
-    @contextlib.asynccontextmanager
-    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
+    def connection(self) -> "_Borrowed":
         """A connection for exclusive use; it is closed afterwards if it is broken or still in a transaction."""
         self._use_current_loop()
-        slots, shelf = self._slots, self._shelf
+        return _Borrowed(self, self._shelf, self._slots)
+
+    async def acquire(self, slots: asyncio.Semaphore) -> None:
         try:
-            # Start a timeout only if the caller has to wait: it costs time.
-            async with asyncio.timeout(self._timeout) if slots.locked() else contextlib.nullcontext():
+            async with asyncio.timeout(self._timeout):
                 await slots.acquire()
         except TimeoutError:
             raise StoreUnavailable(self._name, _exhausted(self._size, self._timeout)) from None
-        try:
-            connection = shelf.take() or await self._connect()
-            try:
-                yield connection
-            except psycopg.errors.ReadOnlySqlTransaction:
-                # After a failover a session may stay read-only; a new connection reaches the new primary.
-                _finish(connection)
-                raise
-            finally:
-                shelf.put(connection)
-        finally:
-            slots.release()
+
+    async def connect(self) -> CancellableConnection:
+        return await self._connect()
 
     def close(self) -> None:
         """`Pool.close`; needs no running loop."""
@@ -146,6 +142,41 @@ class AsyncPool:
             self._shelf.close()
         self._process, self._loop = os.getpid(), loop
         self._shelf, self._slots = _IdleConnections(), asyncio.Semaphore(self._size)
+
+
+class _Borrowed:
+    """A connection in use. A class, because a generator as a context manager takes twice as long."""
+
+    __slots__ = ("_connection", "_pool", "_shelf", "_slots")
+
+    def __init__(
+        self, pool: AsyncPool, shelf: _IdleConnections[CancellableConnection], slots: asyncio.Semaphore
+    ) -> None:
+        self._pool, self._shelf, self._slots = pool, shelf, slots
+
+    async def __aenter__(self) -> CancellableConnection:
+        if self._slots.locked():
+            # Start a timeout only if the caller has to wait: it costs time.
+            await self._pool.acquire(self._slots)
+        else:
+            await self._slots.acquire()
+        try:
+            self._connection = self._shelf.take() or await self._pool.connect()
+        except BaseException:
+            self._slots.release()
+            raise
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+                # After a failover a session may stay read-only; a new connection reaches the new primary.
+                _finish(self._connection)
+            self._shelf.put(self._connection)
+        finally:
+            self._slots.release()
 
 
 def _sound(connection: "psycopg.BaseConnection[Any]") -> bool:

@@ -10,11 +10,10 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
 from holdfast.core.errors import (
-    ConfigurationError,
     LockTimeout,
     PermissionDenied,
     SchemaMismatch,
@@ -32,8 +31,10 @@ from holdfast.stores.connections.connection import (
 from holdfast.stores.migration import Migration, SchemaStatus, migrations, missing, newest
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.dialect import PostgresDialect
+from holdfast.stores.postgres.dsn import read_dsn, shown_dsn
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.pool import AsyncPool, Pool
+from holdfast.stores.postgres.prepared_statement import PreparedPsycopg
 from holdfast.stores.postgres.verification import Verification
 from holdfast.stores.postgres.watchdog import CancellableConnection, ResponseWatchdog
 from holdfast.stores.protocol import Topic
@@ -100,8 +101,8 @@ class PostgresStore:
         patience: timedelta = timedelta(seconds=60),
     ) -> None:
         self.dialect = PostgresDialect(schema)
-        given = _read(dsn)
-        self.name = _shown(given)
+        given = read_dsn(dsn)
+        self.name = shown_dsn(given)
         self._connect_seconds = min(_CONNECT, patience.total_seconds())
         timeouts = {"connect_timeout": max(2, round(self._connect_seconds)), **_TCP_TIMEOUTS}
         # Texts are encoded here, so a setting of the role or the environment must not change it.
@@ -128,21 +129,31 @@ class PostgresStore:
 
     async def run(self, operation: Operation[T]) -> T:
         pool = self._hot_pool if operation.hot else self._publish_pool if operation.publishes else self._async_pool
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
         for tries_left in reversed(range(_TRIES)):
             try:
-                with self._translated(), _preserve_cancellation():
-                    async with pool.connection() as connection:
-                        with self._patience.watch(connection) as answered:
-                            conn = AsyncPsycopg(connection, answered)
-                            if operation.single:
-                                return await run_on_async(operation, self.dialect, conn)
-                            async with connection.transaction():
-                                return await run_on_async(operation, self.dialect, conn)
-            except _RETRYABLE:
-                if not tries_left:
-                    raise
-                await asyncio.sleep(_pause(tries_left))
+                return await self._run_once(operation, pool)
+            except psycopg.Error as error:
+                if task.cancelling() > before:
+                    raise asyncio.CancelledError from error
+                if not tries_left or not isinstance(error, _RETRYABLE):
+                    with self._translated():
+                        raise
+            await asyncio.sleep(_pause(tries_left))
         raise AssertionError("unreachable")
+
+    async def _run_once(self, operation: Operation[T], pool: AsyncPool) -> T:
+        async with pool.connection() as connection:
+            with self._patience.watch(connection) as answered:
+                if operation.publishes and (prepared := connection.prepared_calls) is not None:
+                    return await run_on_async(operation, self.dialect, PreparedPsycopg(connection, prepared))
+                conn = AsyncPsycopg(connection, answered)
+                if operation.single:
+                    return await run_on_async(operation, self.dialect, conn)
+                async with connection.transaction():
+                    return await run_on_async(operation, self.dialect, conn)
 
     def run_sync(self, operation: Operation[T]) -> T:
         for tries_left in reversed(range(_TRIES)):
@@ -206,6 +217,9 @@ class PostgresStore:
             except psycopg.Error:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, 5.0)
+
+    def hint_is_scheduled(self) -> bool:
+        return self._hints.scheduled
 
     async def hint(self, topic: Topic = Topic.WORK) -> None:
         await (self._hints if topic is Topic.WORK else self._result_hints).send()
@@ -275,16 +289,16 @@ class PostgresStore:
         row = run(f"select max(version) from {self.dialect.prefix}schema_version").fetchone()
         return None if row is None else row[0]
 
-    async def _connect_hot(self) -> psycopg.AsyncConnection:
+    async def _connect_hot(self) -> CancellableConnection:
         return await self._open_async(HOT_SESSION)
 
-    async def _connect_async(self) -> psycopg.AsyncConnection:
+    async def _connect_async(self) -> CancellableConnection:
         return await self._open_async(SESSION)
 
     def _connect(self) -> psycopg.Connection:
         return self._open(SESSION)
 
-    async def _open_async(self, session: str) -> psycopg.AsyncConnection:
+    async def _open_async(self, session: str) -> CancellableConnection:
         """A new connection that responds, with the session settings applied (not through a pooler)."""
         connection = await CancellableConnection.connect(self.conninfo, autocommit=True)
         try:
@@ -375,25 +389,5 @@ def _version_row(dialect: PostgresDialect, migration: Migration) -> str:
     return f"insert into {dialect.prefix}schema_version (version, name) values {values}"
 
 
-def _read(dsn: str) -> dict[str, Any]:
-    try:
-        given: dict[str, Any] = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        given = {"host": "@@"}
-    # The driver's message contains the DSN, and an unencoded @ in a password makes the rest of it a host.
-    if "@" in str(given.get("host") or "")[1:]:
-        raise ConfigurationError(
-            "the DSN cannot be parsed; write it like postgresql://user@host:port/database and percent-encode special "
-            "characters in the password (the DSN is not shown because it may contain a password)"
-        )
-    return given
-
-
 def _pause(tries_left: int) -> float:
     return random.uniform(0.01, 0.05) * (_TRIES - tries_left)  # noqa: S311
-
-
-def _shown(given: dict[str, Any]) -> str:
-    host = given.get("host") or "localhost"
-    port = f":{given['port']}" if given.get("port") else ""
-    return f"postgresql://{host}{port}/{given.get('dbname') or ''}"

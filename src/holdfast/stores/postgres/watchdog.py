@@ -11,7 +11,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -29,9 +30,14 @@ class CancellableConnection(psycopg.AsyncConnection):
     prepared_calls: set[str] | None = None
     """The statements that this session has prepared for locked calls; None behind a pooler."""
 
-    async def wait(self, gen: Any, interval: float = _WAIT_SECONDS, *args: Any, **options: Any) -> Any:
-        """Runs one exchange with the server. A cancelled caller's statement has ended when this returns."""
+    async def wait(self, gen: Any, interval: float | None = _WAIT_SECONDS, *args: Any, **options: Any) -> Any:
+        """Runs one exchange with the server. A cancelled caller's statement has ended when this returns.
+
+        Without an `interval` it is a short one.
+        """
         try:
+            if interval is None:
+                return await _wait(gen, self.pgconn.socket)
             return await waiting.wait_async(gen, self.pgconn.socket, interval, *args, **options)
         except (asyncio.CancelledError, KeyboardInterrupt):
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
@@ -63,6 +69,37 @@ class CancellableConnection(psycopg.AsyncConnection):
             self.pgconn.finish()
 
 
+async def _wait(gen: Any, fileno: int) -> Any:
+    """The driver's `wait_async` without a timer: it takes a third less time."""
+    loop = asyncio.get_running_loop()
+    try:
+        wanted = next(gen)
+        while True:
+            ready = loop.create_future()
+            reads, writes = wanted & waiting.WAIT_R, wanted & waiting.WAIT_W
+            if reads:
+                loop.add_reader(fileno, _settle, ready, waiting.READY_R)
+            if writes:
+                loop.add_writer(fileno, _settle, ready, waiting.READY_W)
+            try:
+                await ready
+            finally:
+                if reads:
+                    loop.remove_reader(fileno)
+                if writes:
+                    loop.remove_writer(fileno)
+            wanted = gen.send(ready.result())
+    except OSError as error:
+        raise psycopg.OperationalError("connection socket closed") from error
+    except StopIteration as ended:
+        return ended.value
+
+
+def _settle(ready: "asyncio.Future[int]", state: int) -> None:
+    if not ready.done():
+        ready.set_result(state)
+
+
 class ResponseWatchdog:
     """Shuts down connections whose response is overdue, from a thread that ends when nothing is watched."""
 
@@ -72,38 +109,36 @@ class ResponseWatchdog:
 
     def _reset(self) -> None:
         self._process = os.getpid()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._due: dict[psycopg.BaseConnection[Any], float] = {}
         self._next_check = float("inf")
         self._thread: threading.Thread | None = None
 
-    @contextlib.contextmanager
-    def watch(
-        self, connection: "psycopg.BaseConnection[Any]", seconds: float | None = None
-    ) -> Iterator[Callable[[], None]]:
+    def watch(self, connection: "psycopg.BaseConnection[Any]", seconds: float | None = None) -> "_Watch":
         """Watches a connection in use: each response is due within `seconds`, by default `self.seconds`.
 
         Call the returned function after each response; it restarts the deadline.
         """
         if self._process != os.getpid():
             self._reset()  # a thread does not survive a fork
-        allowed = self.seconds if seconds is None else seconds
+        return _Watch(self, connection, self.seconds if seconds is None else seconds)
 
-        def answered() -> None:
-            self._due[connection] = time.monotonic() + allowed
-
-        with self._changed:
-            answered()
+    def begin(self, connection: "psycopg.BaseConnection[Any]", due: float) -> None:
+        with self._lock:
+            self._due[connection] = due
             if self._thread is None:
                 self._thread = threading.Thread(target=self._check_deadlines, name="holdfast-watchdog", daemon=True)
                 self._thread.start()
-            elif self._due[connection] < self._next_check:
+            elif due < self._next_check:
                 self._changed.notify()
-        try:
-            yield answered
-        finally:
-            with self._changed:  # otherwise it could be shut down while the next caller uses it
-                del self._due[connection]
+
+    def extend(self, connection: "psycopg.BaseConnection[Any]", due: float) -> None:
+        self._due[connection] = due
+
+    def end(self, connection: "psycopg.BaseConnection[Any]") -> None:
+        with self._lock:  # otherwise it could be shut down while the next caller uses it
+            del self._due[connection]
 
     def _check_deadlines(self) -> None:
         with self._changed:
@@ -116,6 +151,27 @@ class ResponseWatchdog:
                 self._next_check = max(min(self._due.values()), now + _REPEAT_SECONDS)
                 self._changed.wait(self._next_check - now)
             self._next_check, self._thread = float("inf"), None
+
+
+class _Watch:
+    """A watched connection. A class, because a generator as a context manager takes twice as long."""
+
+    __slots__ = ("_connection", "_seconds", "_watchdog")
+
+    def __init__(self, watchdog: ResponseWatchdog, connection: "psycopg.BaseConnection[Any]", seconds: float) -> None:
+        self._watchdog, self._connection, self._seconds = watchdog, connection, seconds
+
+    def __enter__(self) -> Callable[[], None]:
+        self._watchdog.begin(self._connection, time.monotonic() + self._seconds)
+        return self._answered
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watchdog.end(self._connection)
+
+    def _answered(self) -> None:
+        self._watchdog.extend(self._connection, time.monotonic() + self._seconds)
 
 
 def _shutdown_socket(connection: "psycopg.BaseConnection[Any]") -> None:

@@ -127,6 +127,10 @@ class SqliteStore:
         finally:
             connection.close()
 
+    def hint_is_scheduled(self) -> bool:
+        """True: no hint is needed."""
+        return True
+
     async def hint(self, topic: Topic = Topic.WORK) -> None:
         """Does nothing: `changes` detects the commit."""
 
