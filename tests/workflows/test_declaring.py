@@ -347,3 +347,19 @@ def test_a_handler_that_is_no_step_cannot_take_a_step() -> None:
 
         @router.consumer("order.placed")
         async def bill(ctx: Step, order: dict[str, Any]) -> None: ...
+
+
+async def test_the_values_of_a_step_that_is_declared_later_belong_to_the_start(hf: Holdfast) -> None:
+    flow = hf.workflow("flow")
+
+    @flow.step
+    async def first(sku: str) -> None: ...
+
+    with pytest.raises(TypeError, match="missing a required argument: 'sku'"):
+        await flow.start()
+
+    @flow.step(after=first)
+    async def second(count: int) -> None: ...
+
+    with pytest.raises(TypeError, match="missing a required argument: 'count'"):
+        await flow.start("lamp")

@@ -52,6 +52,7 @@ class WorkflowDeclaration:
     _nodes: dict[str, Node] = field(default_factory=dict)
     _inputs: dict[str, tuple[str, inspect.Parameter, Any]] = field(default_factory=dict)
     _graph: Graph | None = None
+    _parameters: Parameters | None = None
     upcasts: ResultUpcasts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,8 +76,11 @@ class WorkflowDeclaration:
     @property
     def parameters(self) -> Parameters:
         """The parameters of a start: all parameters of steps that are not results."""
-        given = [parameter for _, parameter, _ in sorted(self._inputs.values(), key=self._position)]
-        return Parameters(self.name, given, {name: kind for name, (_, _, kind) in self._inputs.items()}, "workflow")
+        if self._parameters is None:
+            given = [parameter for _, parameter, _ in sorted(self._inputs.values(), key=self._position)]
+            types = {name: kind for name, (_, _, kind) in self._inputs.items()}
+            self._parameters = Parameters(self.name, given, types, "workflow")
+        return self._parameters
 
     def add(
         self,
@@ -106,7 +110,7 @@ class WorkflowDeclaration:
         spec = replace(self._spec(function, name, graph.ancestors(name), mapped=mapped), deadline=deadline)
         node = _taking(graph.nodes[name], spec)
         self._nodes[name], self.steps[name], self._functions[name] = node, spec, function
-        self._graph = None
+        self._graph = self._parameters = None
         return spec
 
     def add_undo(self, function: Callable[..., Any], step: str) -> StepSpec:
@@ -115,7 +119,7 @@ class WorkflowDeclaration:
         spec = self._spec(function, undo_of(step), {step, *graph.ancestors(step)})
         self.steps[spec.name] = spec
         self._nodes[step] = _taking(self._nodes[step], spec)
-        self._graph = None
+        self._graph = self._parameters = None
         return spec
 
     def add_upcast(self, step: object, from_version: int, function: ResultUpcast) -> None:
