@@ -322,6 +322,19 @@ def test_no_screen_is_wider_than_a_small_phone(browser: Browser, shop: Shop) -> 
         assert field["x"] + field["width"] <= button["x"], "the button covers the field"
 
 
+def test_rows_are_selected_on_a_small_phone(browser: Browser, shop: Shop) -> None:
+    with _page(browser, shop, viewport={"width": 360, "height": 740}) as page:
+        for path in ("/dead", "/deliveries"):
+            page.goto(path)
+            box = page.locator("tbody .select input").first.bounding_box()
+            assert box is not None
+            assert min(box["width"], box["height"]) >= 24, path
+        page.goto("/dead")
+        page.locator("tbody .select input").first.check()
+        page.get_by_role("button", name="Preview replay").last.click()
+        expect(page).to_have_url(re.compile("/plans/"))
+
+
 @pytest.mark.timeout(300)
 def test_no_screen_has_an_accessibility_violation(browser: Browser, shop: Shop, tmp_path: Path) -> None:
     dead = shop.ops.deliveries(limit=1)[0].delivery
