@@ -102,7 +102,7 @@ class Circuit:
         """The time until the next call may try to enter; None if a call may enter now.
 
         A probe usually ends long before its deadline. During a probe the wait is twice the time that it has taken so
-        far: a quick probe is followed soon, and a probe that hangs causes few attempts.
+        far: after a quick probe the next call enters soon, and during one that hangs few calls try to enter.
         """
         state = self.state(now)
         if state is CircuitState.OPEN and self.open_until is not None:

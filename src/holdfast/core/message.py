@@ -82,7 +82,7 @@ class Address:
         if self.retry is not None:
             check_policy("retry", self.retry)
             if self.max_attempts is None:
-                # Stored in a separate column, so that readers of the row need not parse the policy.
+                # Stored in a separate column, so that readers of the row do not have to parse the policy.
                 object.__setattr__(self, "max_attempts", self.retry.attempts)
         if self.delay is not None:
             object.__setattr__(self, "delay", to_timedelta(self.delay, name="delay"))

@@ -1,4 +1,4 @@
-"""The model that Django's admin lists. `manage.py migrate` creates the tables of Holdfast by its own migrations."""
+"""The model that Django's admin lists. `manage.py migrate` creates Holdfast's tables with Holdfast's own migrations."""
 
 from django.db import models
 

@@ -89,5 +89,5 @@ def _body(response: Any) -> bytes:
         if (value := getattr(response, name, None)) is not None:
             return bytes(value() if callable(value) else value)
     raise ConfigurationError(
-        f"a {type(response).__name__} is streamed and cannot be stored; complete with the data instead"
+        f"a {type(response).__name__} is streamed and cannot be stored; pass the data to complete() instead"
     )

@@ -60,7 +60,7 @@ class _WsgiResponse:
         return self.write
 
     def write(self, chunk: bytes, *, more: bool = True) -> bool:
-        """Adds a chunk; true if no more need be read before the response is settled."""
+        """Adds a chunk; true if nothing more must be read before the response is settled."""
         self.chunks.append(chunk)
         if self.capture is None:
             return bool(chunk)  # without a key nothing is stored

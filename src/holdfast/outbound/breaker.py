@@ -194,7 +194,7 @@ class CircuitBreaker:
         return result is Result.ABANDONED or self._is_routine_success()
 
     def _is_routine_success(self) -> bool:
-        """Whether an ordinary success need not be written: the cached state has no failures."""
+        """Whether an ordinary success is not written, because the cached state has no failures."""
         known = self._peek(self.name) or self._cached
         if known is None or known.failures:
             return False

@@ -1,4 +1,4 @@
-"""Runs deliveries that may crash their worker one at a time in a child process, so that other deliveries are safe."""
+"""Runs suspect deliveries, which may crash their worker, one at a time in a child process: other deliveries are safe."""
 
 import subprocess
 import time

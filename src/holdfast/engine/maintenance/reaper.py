@@ -79,7 +79,7 @@ class Reaper:
             if GROUP_MARK in claimed.headers:
                 ack = self._groups.settlement(claimed, change, ack)
             if isinstance(change, DeadLetter):
-                # A caller may wait for its result; this worker need not have its handler.
+                # A caller may wait for its result, also if this worker does not have its handler.
                 ack = announcing(ack, self._settler.announce)
             self._settler.add(ack)
         # One batch at a time: this worker would lose what it has taken over and not yet settled.

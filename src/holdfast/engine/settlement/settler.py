@@ -128,7 +128,7 @@ class Settler:
     async def _collect(self) -> None:
         """Waits shortly for more steps while more follow: a batch costs a commit and a millisecond besides its steps."""
         ends = time.monotonic() + _COLLECT
-        # No event tells that no delivery waits any more.
+        # No event reports that no delivery waits any more.
         while len(self._waiting) < _BATCH and self._expects_more() and time.monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_COLLECT_TURN)
 

@@ -89,7 +89,7 @@ class Step(StepContext):
     async def map(self, function: Callable[..., Any], items: Iterable[object]) -> list[Any]:
         """Runs a mapped step (`@workflow.step(mapped=True)`) once per item and returns the results in the same order.
 
-        The items run at the same time on all workers. The step is suspended until the last of them is done.
+        The items run concurrently, each on any worker. The step is suspended until the last of them is done.
         """
         return cast("list[Any]", await drive_async(map_items(self, function, items), self._store.run))
 

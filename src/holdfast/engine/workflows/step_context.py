@@ -70,7 +70,7 @@ class StepContext(Context):
 
     @property
     def epoch(self) -> int:
-        """The number of retries of the run from a step, before this step started."""
+        """How many times the run had been retried from a step when this step started."""
         return self._loaded.epoch
 
     @property

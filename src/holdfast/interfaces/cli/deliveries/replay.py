@@ -92,7 +92,9 @@ def cli(
     if event_id is not None and not plan.total:
         ops.delete_plan(plan.id)
         ops.message(event_id)  # raises NotFound if the message does not exist
-        raise Refused("replay", f"message {event_id}", "without a delivery that matches the given consumers or filters")
+        raise Refused(
+            "replay", f"message {event_id}", "stored without a delivery that matches the given consumers or filters"
+        )
     if file is not None:
         write_plan(settings(), plan, file)
     return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, ask=not named, file=file)
