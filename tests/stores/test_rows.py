@@ -47,7 +47,7 @@ SLOTS = {
     "which": ("done",),
     "owned": ("claimed_rows",),
     "keyed": ("keyed_running",),
-    **dict(_slots(LaneFlow(None, None), walk=False, recent=False, suspects=False)),
+    **dict(_slots(LaneFlow(None, None), walk=False, floors=False, recent=False, suspects=False)),
 }
 """Slots that must not be empty."""
 
