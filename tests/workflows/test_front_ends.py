@@ -177,6 +177,10 @@ async def test_the_console_draws_the_graph_and_sends_commands(hf: Holdfast) -> N
             .headers["location"]
             .endswith(f"/workflows/{run.id}")
         )
+        misspelled = {"name": str(run.id), "signal": "aproved"}
+        assert "send it with force" in (await post(client, "/workflows/signal", **misspelled)).text
+        assert 'name="force"' in page
+        assert (await post(client, "/workflows/signal", **misspelled, force="yes")).status_code == 303
         sent = await post(client, "/workflows/signal", name=str(run.id), signal="approved", payload='{"by": "ada"}')
         assert (sent.status_code, sent.headers["location"]) == (303, f"/ops/workflows/{run.id}")
         assert (
@@ -206,6 +210,7 @@ async def test_the_console_draws_the_graph_and_sends_commands(hf: Holdfast) -> N
         ("fork", "ada"),
         ("retry", "ada"),
         ("trigger", "ada"),
+        ("signal", "ada"),
         ("signal", "ada"),
     ]
 

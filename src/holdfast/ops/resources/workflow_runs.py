@@ -204,7 +204,7 @@ def _check_signal(found: RunDetail, signal: str) -> None:
         "signal",
         f"run {found.run.id}",
         f"not waiting for {signal}",
-        f"did you mean {near[0]}? If {signal} is for a later wait, repeat it with force",
+        f"did you mean {near[0]}? If {signal} is for a later wait, send it with force (--force on the command line)",
     )
 
 
