@@ -3,6 +3,8 @@
 import asyncio
 import cProfile
 import pstats
+from datetime import UTC, datetime, timedelta
+from enum import Enum, IntEnum
 
 import psycopg
 import pytest
@@ -21,6 +23,22 @@ from tests.support.builders import message, put, register_consumers
 PUBLISHES = 300
 MOST_CALLS = 320
 """304 when it was written, on the event loop of the standard library; 550 through a cursor of the driver."""
+
+
+class Kind(str, Enum):  # noqa: UP042
+    """As names of events are declared before Python 3.11."""
+
+    PLACED = "order.placed"
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+class Place(str):
+    """A text of another library, for example one that is safe in HTML."""
+
+    __slots__ = ()
 
 
 async def known(store: PostgresStore) -> Fanout:
@@ -102,6 +120,14 @@ async def test_a_time_limit_of_the_server_ends_a_publish(postgres_store: Postgre
 async def test_a_value_arrives_as_it_is(postgres_store: PostgresStore, value: object) -> None:
     type = {str: "text", bool: "boolean", int: "bigint"}.get(value.__class__, "text")
     assert await _echo(postgres_store, f"select $1::{type}, $1::{type}", [value]) == [(value, value)]
+
+
+async def test_values_of_subclasses_arrive_as_their_values(postgres_store: PostgresStore) -> None:
+    sent = [Kind.PLACED, Number.ONE, Place("here"), timedelta(days=1, microseconds=5), datetime(2026, 1, 2, tzinfo=UTC)]
+    text = "select $1::text, $2::bigint, $3::text, $4::interval, $5::timestamptz"
+    assert await _echo(postgres_store, text, [*sent]) == [("order.placed", 1, "here", *sent[3:])]
+    with pytest.raises(TypeError, match="object"):
+        await _echo(postgres_store, "select $1::text", [object()])
 
 
 async def test_a_text_with_nul_is_refused_like_by_the_driver(postgres_store: PostgresStore) -> None:

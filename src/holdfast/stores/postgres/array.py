@@ -52,8 +52,8 @@ def parameter(value: object) -> bytes | None:
     """
     if value is None:
         return None
-    kind = type(value)
-    return (_PLAIN[kind](value) if kind in _PLAIN else _unquoted(value)).encode()
+    write = _PARAMETER.get(type(value)) or _inherited(type(value))
+    return write(value).encode()
 
 
 def copy_lines(rows: Iterable[Sequence[object]]) -> Iterator[str]:
@@ -79,7 +79,15 @@ def _cells(column: Sequence[Any]) -> Sequence[str]:
 
 def _unquoted(value: object) -> str:
     """A value that is not a text."""
-    return _WRITE[type(value)](value).strip('"')
+    return array((value,))[1:-1].strip('"')
+
+
+def _inherited(kind: type) -> Callable[[Any], str]:
+    """How values of a subclass are written, such as those of an enumeration."""
+    for base in kind.__mro__:
+        if base in _PARAMETER:
+            return _PARAMETER[base]
+    raise TypeError(f"a parameter cannot be a {kind.__name__}")
 
 
 def _sql_text(text: str) -> str:
@@ -118,8 +126,18 @@ _WRITE: dict[type, Callable[[Any], str]] = {
     datetime: lambda value: f'"{value.isoformat()}"',
     timedelta: _interval,
 }
-_PLAIN: dict[type, Callable[[Any], str]] = {str: str, int: str, UUID: _WRITE[UUID], list: array, tuple: array}
-"""Values whose text form does not depend on where they are written."""
+_PARAMETER: dict[type, Callable[[Any], str]] = {
+    # Not `str` and `repr`: an enumeration overrides them.
+    str: str.__str__,
+    bool: _WRITE[bool],
+    int: int.__repr__,
+    float: float.__repr__,
+    UUID: _WRITE[UUID],
+    datetime: datetime.isoformat,
+    timedelta: _unquoted,
+    list: array,
+    tuple: array,
+}
 _WRITE_COLUMN: dict[type, Callable[[list[Any]], str]] = {
     int: lambda values: ",".join(map(str, values)),
     str: _quoted_texts,
