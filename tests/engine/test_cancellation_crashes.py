@@ -52,7 +52,7 @@ def allow(directory: Path) -> None:
 
 
 async def has_started(directory: Path) -> None:
-    await eventually((directory / "markers" / "started").exists, 30)
+    await eventually((directory / "markers" / "started").exists)
 
 
 async def assert_cancelled(hf: Holdfast) -> None:

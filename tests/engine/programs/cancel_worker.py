@@ -3,13 +3,15 @@
 import asyncio
 import sys
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from holdfast import Context, Holdfast, Job, RetryPolicy, WorkerOptions
+from holdfast import Context, Holdfast, RetryPolicy, WorkerOptions
+from holdfast.app.jobs.job import ContextJob
 from tests.engine.programs import crash
 
 
-def build(dsn: str) -> tuple[Holdfast, Job[[], str]]:
+def build(dsn: str) -> tuple[Holdfast, ContextJob[[], Any]]:
     """A job that waits in its first run until the test allows it to end, and returns the number of the run."""
     hf = Holdfast(dsn)
 

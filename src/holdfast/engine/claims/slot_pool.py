@@ -110,6 +110,11 @@ def pools(options: WorkerOptions) -> list[SlotPool]:
     return [SlotPool((name,), slots) for name, slots in options.queues.items()]
 
 
+def has_waiting(all_pools: "Sequence[SlotPool]") -> bool:
+    """Whether claimed deliveries wait for a slot."""
+    return any(pool.waiting for pool in all_pools)
+
+
 def running_tasks(pools: Sequence[SlotPool]) -> "list[asyncio.Task[None]]":
     """The tasks of all slots."""
     return [task for pool in pools for task in pool.running]

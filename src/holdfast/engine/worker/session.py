@@ -16,9 +16,10 @@ from holdfast.engine.batches.batch import ClaimedBatch, Work, as_batch, as_batch
 from holdfast.engine.batches.claimer import BatchClaimer
 from holdfast.engine.claims.flow_claimer import FlowClaimer
 from holdfast.engine.claims.idle import IdleCheck
+from holdfast.engine.claims.lane_queries import discovery_query, lanes_query
 from holdfast.engine.claims.orphaned_claims import OrphanedClaims
 from holdfast.engine.claims.scheduler import wait_after_round
-from holdfast.engine.claims.slot_pool import SlotPool, cancel_running, pools, running_tasks
+from holdfast.engine.claims.slot_pool import SlotPool, cancel_running, has_waiting, pools, running_tasks
 from holdfast.engine.execution.cancellation import Cancellations
 from holdfast.engine.execution.executor import DeliveryExecutor
 from holdfast.engine.execution.threads import Threads
@@ -31,10 +32,9 @@ from holdfast.engine.worker.deps import WorkerDeps
 from holdfast.engine.worker.lease import Lease
 from holdfast.engine.worker.options import WorkerOptions, instance_id
 from holdfast.engine.worker.periodic import every, first
-from holdfast.stores.deliveries.claim import Claimed, Lane, LaneList, claim, discover_and_claim, list_lanes
+from holdfast.stores.deliveries.claim import Claimed, claim
 from holdfast.stores.deliveries.worker import start_worker, stop_worker
 from holdfast.stores.messages.registry import catch_up
-from holdfast.stores.operation import Operation
 
 log = get_logger("holdfast.worker")
 
@@ -57,19 +57,13 @@ class WorkerSession:
         self.id = instance_id()
         self._lease_lost = asyncio.Event()
         self._longest_pause = min(_LONGEST_PAUSE, options.lease.total_seconds() / 4)
-        self._settler = Settler(
-            self._store,
-            self.id,
-            self._on_settled,
-            self._longest_pause,
-            deps.announce_result,
-            lambda: any(pool.waiting for pool in self._pools),
-        )
+        self._pools = pools(options)
+        announce, is_busy = deps.announce_result, partial(has_waiting, self._pools)
+        self._settler = Settler(self._store, self.id, self._on_settled, self._longest_pause, announce, is_busy)
         self._settlements = SettlementBuilder(self.id, deps.alerts, deps.meter, deps.handlers)
         self._executor = DeliveryExecutor(
             deps, self.id, self._settler, self._settlements, self._lease_lost, self._hold_back, options.lease
         )
-        self._pools = pools(options)
         self._executor.steps.loaded = [partial(self._on_step_loaded, pool) for pool in self._pools]
         self._cancellations = Cancellations(self._store, self.id, self._pools, deps.handlers)
         self._claimed_at, self._backlogged = time.monotonic(), False
@@ -209,14 +203,17 @@ class WorkerSession:
         scheduler, started = pool.scheduler, time.monotonic()
         scan = scheduler.next_scan(started, room, woken=woken)
         if scan.full:
-            claims = await self._store.run(self._discover_and_claim(pool, scan.size))
+            names = [name for name in self._deps.handlers if not self._held_back[name]]
+            known, claimant = scheduler.known(started) or (), (self.id, scan.size)
+            claims = await self._store.run(discovery_query(names, self._options, pool.queues, known, claimant))
             more = scheduler.scanned(len(claims), scan.size, started, time.monotonic())
             self._accept(pool, claims)
             return more
         if scan.full_scan_in is not None:
             pool.full_scan_timer.start(scan.full_scan_in + _SLICE, self._control.wake.set)
         if scan.refresh:
-            scheduler.refreshed(await self._lanes(pool.queues, scheduler.known(started)), started, time.monotonic())
+            lanes = lanes_query(self._deps.handlers, self._options, pool.queues, scheduler.known(started))
+            scheduler.refreshed(await self._store.run(lanes), started, time.monotonic())
             await self._flow.prepare_trials(scheduler.trials)
             self._accept(pool, await self._executor.trials(scheduler.trials, self._options))
         started = time.monotonic()
@@ -248,17 +245,6 @@ class WorkerSession:
         due = any(ack.settlement.change.status is Status.PENDING or ack.step is not None for ack in batch)
         if due or self._backlogged or self._options.until_idle or self._flow.has_lanes:
             self._control.wake.set()
-
-    def _discover_and_claim(self, pool: SlotPool, size: int) -> Operation[list[Claimed]]:
-        """Finds the lanes and claims from them in one statement: an idle worker knows no lanes."""
-        names = [name for name in sorted(self._deps.handlers) if not self._held_back[name]]
-        options, known = self._options, pool.scheduler.known(time.monotonic()) or ()
-        claimant = (names, options.generation, self.id, options.lease, size)
-        return discover_and_claim(*claimant, queues=pool.queues, suspects=options.suspects, known=known)
-
-    async def _lanes(self, queues: tuple[str, ...] | None, known: list[Lane] | None = None) -> LaneList:
-        names, generation, suspects = sorted(self._deps.handlers), self._options.generation, self._options.suspects
-        return await self._store.run(list_lanes(names, generation, queues=queues, suspects=suspects, known=known))
 
     def _spawn_slot_soon(self, pool: SlotPool) -> None:
         """Checks, once per turn of the loop, whether the waiting deliveries need one more slot."""
@@ -341,7 +327,8 @@ class WorkerSession:
     async def _wait_when_idle(self, poll: float) -> float:
         """Stops the worker if nothing is due within the idle limit; otherwise returns the seconds to wait for it."""
         if self._options.suspects:
-            if not (await self._lanes(self._pools[0].queues)).lanes:
+            lanes = lanes_query(self._deps.handlers, self._options, self._pools[0].queues)
+            if not (await self._store.run(lanes)).lanes:
                 self._control.end()
             return poll
         await self._catch_up()
