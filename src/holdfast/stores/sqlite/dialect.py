@@ -43,10 +43,10 @@ class SqliteDialect:
         result: Rows = ()
         returned: tuple[Sequence[str], Rows] = (), ()
         # The rows that several steps of a statement take are written as JSON once.
-        taken: tuple[Rows, str] = (), ""
+        taken: tuple[Rows, str] | None = None
         for step, answers in self._compiled(query.name, query.slots, style):
             if step.all:
-                if step.batch != RETURNED or returned[1] is not taken[0]:
+                if taken is None or step.batch != RETURNED or returned[1] is not taken[0]:
                     rows = _rows(step, query.batches, returned)
                     taken = rows, _json(rows)
                 answer = yield step.statements[0], {**values, "rows": taken[1]}
