@@ -122,6 +122,16 @@ async def test_a_value_arrives_as_it_is(postgres_store: PostgresStore, value: ob
     assert await _echo(postgres_store, f"select $1::{type}, $1::{type}", [value]) == [(value, value)]
 
 
+@pytest.mark.parametrize("kind", [Kind.PLACED, Place("order.placed"), "order.placed"])
+async def test_a_type_may_be_a_subclass_of_text(postgres_store: PostgresStore, kind: str) -> None:
+    fanout = await known(postgres_store)
+    for count in (1, 3):
+        single = publish_single([message(kind) for _ in range(count)], fanout)
+        assert single is not None
+        assert await postgres_store.run(single)
+    assert {one.type for one in await postgres_store.run(messages())} == {"order.placed"}
+
+
 async def test_values_of_subclasses_arrive_as_their_values(postgres_store: PostgresStore) -> None:
     sent = [Kind.PLACED, Number.ONE, Place("here"), timedelta(days=1, microseconds=5), datetime(2026, 1, 2, tzinfo=UTC)]
     text = "select $1::text, $2::bigint, $3::text, $4::interval, $5::timestamptz"
