@@ -303,11 +303,11 @@ BUGS: tuple[Bug, ...] = (
     Bug("two of a key at once", (Replacement("room_head", "when exists (", "when false and exists ("),)),
     Bug(
         "join after the first step",
-        (Replacement("successors", "t.occurrence = 0 and t.waiting = 0", "t.occurrence = 0"),),
+        (Replacement("joined_steps", "t.occurrence = 0 and t.waiting = 0", "t.occurrence = 0"),),
     ),
     Bug(
         "join never starts",
-        (Replacement("successors", "t.occurrence = 0 and t.waiting = 0", "t.occurrence = 0 and t.waiting < 0"),),
+        (Replacement("joined_steps", "t.occurrence = 0 and t.waiting = 0", "t.occurrence = 0 and t.waiting < 0"),),
     ),
     Bug(
         "step settled without its fence",

@@ -46,7 +46,10 @@ def test_limits_and_keys_are_changed(either: Shop) -> None:
     assert either.run("consumers", "limit", "sync", "--reset", "--reason", "as before").exit_code == 0
     paused = either.run("consumers", "pause-key", "sync", "acme corp")
     assert "resume it with `holdfast consumers resume-key sync 'acme corp'`" in paused.stderr
-    assert "no deliveries with it; --force" in either.run("consumers", "pause-key", "sync", "acme").stderr
+    assert (
+        "no deliveries with it; force (--force) pauses it"
+        in either.run("consumers", "pause-key", "sync", "acme").stderr
+    )
     assert "key acme corp of consumer sync resumed" in either.run("consumers", "resume-key", "sync", "acme corp").stderr
     assert "pause-key" in either.run("audit", "list", "--target", "consumer:sync").stdout
 

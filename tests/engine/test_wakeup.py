@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
-from holdfast.engine.claims import idle
+from holdfast.engine.claims import idle, lane_queries
 from holdfast.engine.claims.scheduler import ClaimScheduler
 from holdfast.engine.worker import session
 from holdfast.stores.deliveries.claim import claim, discover_and_claim, list_lanes
@@ -87,8 +87,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return asking
 
-    for ask in (claim, discover_and_claim, list_lanes):
-        monkeypatch.setattr(session, ask.__name__, noted(ask))
+    for module, ask in ((session, claim), (lane_queries, discover_and_claim), (lane_queries, list_lanes)):
+        monkeypatch.setattr(module, ask.__name__, noted(ask))
     return asked
 
 

@@ -53,7 +53,7 @@ def pause_key(
     sources = (KeySource.WAITING, KeySource.RUNNING, KeySource.DEAD)
     if not force and (yield from transact(flow_keys(consumer, sources, stored, 1))) != [stored]:
         raise NotFound(
-            "key", key or "''", f"consumer {consumer} has no deliveries with it; use force to pause it anyway"
+            "key", key or "''", f"consumer {consumer} has no deliveries with it; force (--force) pauses it anyway"
         )
     return (yield from transact(changes.pause_key(consumer, key, actor, reason)))
 
