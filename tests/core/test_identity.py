@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.identity import delivery_id, delivery_ids, delivery_range, first_id, uuid7, uuid7s, uuid_of
+from holdfast.core.identity import delivery_id, delivery_ids, delivery_range, first_id, uuid7, uuid7_at, uuid7s, uuid_of
 
 milliseconds = st.integers(0, 2**48 - 1)
 bits = st.integers(0, 2**74 - 1)
@@ -92,13 +92,26 @@ def test_an_id_made_in_half_the_time_is_the_same(number: int) -> None:
     assert copy.deepcopy(made) == usual
 
 
-@given(milliseconds, st.lists(st.binary(min_size=10, max_size=10), max_size=5))
-def test_many_ids_of_one_time_are_ids_like_any_other_in_ascending_order(ms: int, random: list[bytes]) -> None:
-    made = uuid7s(ms, b"".join(random))
+nanoseconds = st.integers(0, 2**48 * 1_000_000 - 1)
+
+
+@given(nanoseconds, st.integers(0, 2**62 - 1), st.integers(245, 2_000_000), st.integers(0, 2**62 - 1))
+def test_ids_within_a_millisecond_sort_by_time(ns: int, x: int, later: int, y: int) -> None:
+    made = uuid7_at(ns, x)
+    assert (made.version, made.variant, made.int >> 80) == (7, RFC_4122, ns // 1_000_000)
+    if (ns + later) // 1_000_000 < 2**48:
+        assert made < uuid7_at(ns + later, y)
+
+
+@given(st.integers(0, 2**47 * 1_000_000), st.lists(st.binary(min_size=8, max_size=8), max_size=5), consumers)
+def test_many_ids_and_the_ids_of_their_deliveries_ascend(ns: int, random: list[bytes], consumer: str) -> None:
+    made = uuid7s(ns, b"".join(random))
     assert len(made) == len(random)
     assert made == sorted(made)
-    assert all((one.version, one.variant, one.int >> 80) == (7, RFC_4122, ms) for one in made)
-    assert len(set(made)) == len({int.from_bytes(one) & ((0xFFF << 64) | (1 << 62) - 1) for one in random})
+    assert delivery_ids(made, consumer) == sorted(delivery_ids(made, consumer))
+    assert made[:1] == [uuid7_at(ns, int.from_bytes(one) & (1 << 62) - 1) for one in random[:1]]
+    assert all((one.version, one.variant) == (7, RFC_4122) for one in made)
+    assert all(one.int >> 80 in (ns // 1_000_000, ns // 1_000_000 + 1) for one in made)
 
 
 @given(st.lists(ids), consumers)

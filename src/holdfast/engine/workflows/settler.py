@@ -66,7 +66,7 @@ class StepSettlement(NamedTuple):
 
 def new_events() -> WorkflowEvents:
     """Publishes events about runs, with ids of this process."""
-    return WorkflowEvents(lambda count: uuid7s(time.time_ns() // 1_000_000, secrets.token_bytes(10 * count)))
+    return WorkflowEvents(lambda count: uuid7s(time.time_ns(), secrets.token_bytes(8 * count)))
 
 
 class StepSettler:

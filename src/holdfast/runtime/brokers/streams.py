@@ -16,7 +16,7 @@ from holdfast.brokers.retrying_store import RetryingStore
 from holdfast.core.errors import KeyConflict
 from holdfast.core.events import payload
 from holdfast.core.failures.report import ErrorReport
-from holdfast.core.identity import delivery_id, uuid7
+from holdfast.core.identity import delivery_id, uuid7_at
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.telemetry.log_fields import log_fields
 from holdfast.core.telemetry.propagation import propagated
@@ -185,7 +185,7 @@ def _on_stored(runtime: Runtime, messages: Sequence[NewMessage], stored: Sequenc
 
 
 def _fresh_id() -> UUID:
-    return uuid7(time.time_ns() // 1_000_000, secrets.randbits(74))
+    return uuid7_at(time.time_ns(), secrets.randbits(62))
 
 
 def _alert(alerts: Alerts, handler: Handler, raw: NewMessage, error: ErrorReport) -> None:
