@@ -632,13 +632,13 @@ async def test_a_long_request_keeps_its_lease_and_a_hung_one_does_not(place: Rec
         await shop.respond(send, b"done")
 
     shop = Shop(answer=long)
-    client = guard(place, shop, lease="200ms", max_lock="800ms")
+    client = guard(place, shop, lease="600ms", max_lock="2s")
     first = asyncio.create_task(post(client))
     await begun.wait()
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(1)
     assert (await post(client)).status_code == 409
     assert len(shop.runs) == 1
-    second = guard(place, shop, lease="200ms", wait="20s")  # until the first is no longer renewed
+    second = guard(place, shop, lease="600ms", wait="20s")  # until the first is no longer renewed
     assert (await post(second)).status_code == 201
     assert len(shop.runs) == 2
     resume.set()

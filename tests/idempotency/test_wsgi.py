@@ -277,11 +277,11 @@ def test_a_long_request_keeps_its_lease(sql_place: RecordStore) -> None:
         return [b"done"]
 
     shop = Shop(waits)
-    client = Client(sql_place, shop, lease="200ms")
+    client = Client(sql_place, shop, lease="600ms")
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post)
         begun.wait(10)
-        threading.Event().wait(0.5)
+        threading.Event().wait(1)
         assert client.post()[0] == 409
         resume.set()
         assert first.result()[0] == 201
