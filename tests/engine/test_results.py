@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import orjson
 import pytest
+from structlog.contextvars import bind_contextvars
 
 from holdfast import (
     Cancel,
@@ -393,6 +394,27 @@ async def test_a_job_does_not_wait_for_its_own_group(hf: Holdfast) -> None:
     (failed,) = await groups[0].members()
     assert failed.error is not None
     assert "it is a job of the group; let the job in .then(...) use the result" in failed.error
+
+
+@pytest.mark.parametrize("of", ["job", "group"])
+async def test_a_handler_that_binds_its_own_event_id_may_wait_for_a_result(hf: Holdfast, of: str) -> None:
+    @hf.job(result="1h")
+    async def child() -> int:
+        return 7
+
+    @hf.job(result="1h", retry=ONCE)
+    async def parent() -> int:
+        bind_contextvars(event_id="evt_1NG8Du2eZvKYlo2C")
+        call = child.enqueue() if of == "job" else child.then(report).enqueue()
+        return int(await (await call).result(timeout="10s"))
+
+    @hf.job(result="1h")
+    async def report(result: int) -> int:
+        return result
+
+    handle = await parent.enqueue()
+    async with working(hf):
+        assert await handle.result(timeout="15s") == 7
 
 
 async def test_a_handler_may_wait_for_a_job_that_can_start(hf: Holdfast) -> None:

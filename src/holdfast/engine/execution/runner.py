@@ -269,8 +269,16 @@ def current_run() -> CurrentRun | None:
     """The run that the caller is part of; None outside of handlers."""
     event_id, _, _, consumer, queue, attempt = (variable.get(None) for variable in _log_variables())
     if all(isinstance(value, str) for value in (event_id, consumer, queue)) and isinstance(attempt, int):
-        return CurrentRun(UUID(event_id), consumer, queue)
+        return CurrentRun(_message_id(event_id), consumer, queue)
     return None
+
+
+def _message_id(event_id: str) -> UUID:
+    """The id of the message; the lowest id, which no message has, if the handler bound its own log field `event_id`."""
+    try:
+        return UUID(event_id)
+    except ValueError:
+        return UUID(int=0)
 
 
 def _once(handler: Handler, context: Context, threads: Threads, window: DedupeWindow) -> Awaitable[object]:
