@@ -106,4 +106,6 @@ async def test_an_agent_reads_what_the_command_line_lists(shop: Shop) -> None:
         assert message.keys() == {"id", "type", "source", "key", "occurred_at"}
         detail = await ask(client, "get_dlq_event_detail", id=failed["deliveries"][0]["id"])
         traced = await ask(client, "trace_request", request_id=detail["message"]["headers"]["request_id"])
-        assert detail["message"]["id"] in json.dumps(traced)
+        (step, *_) = [one for one in traced["steps"] if one["message"]["id"] == detail["message"]["id"]]
+        assert step["message"].keys() == message.keys()
+        assert detail["id"] in [one["id"] for one in step["deliveries"]]

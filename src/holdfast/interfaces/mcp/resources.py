@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from holdfast.core.message import Message
 from holdfast.interfaces.presentation.filters import delivery_filter, parse_time
 from holdfast.ops.service import Operations
 
@@ -56,11 +57,7 @@ def add_resource_tools(read_tool: Callable[[Callable[..., Awaitable[object]]], N
             limit=limit,
             before=before,
         )
-        shown = ("id", "type", "source", "key", "occurred_at")
-        return {
-            "messages": [{name: getattr(one, name) for name in shown} for one in found.items],
-            "next": found.next,
-        }
+        return {"messages": [_without_payload(one) for one in found.items], "next": found.next}
 
     @read_tool
     async def trace_request(
@@ -68,8 +65,13 @@ def add_resource_tools(read_tool: Callable[[Callable[..., Awaitable[object]]], N
         after: Annotated[UUID | None, Field(description="Cursor: the `next` of the previous page.")] = None,
         limit: Limit = 20,
     ) -> object:
-        """Get what one request caused: its messages, their deliveries and runs, and what operators did."""
-        return await ops.trace_request(request_id, limit=limit, after=after)
+        """Get what one request caused: its messages without payloads, their deliveries and runs, and what operators did."""
+        found = await ops.trace_request(request_id, limit=limit, after=after)
+        steps = [
+            {"message": _without_payload(one.message), "deliveries": one.deliveries, "more": one.more}
+            for one in found.steps
+        ]
+        return {"request_id": found.request_id, "steps": steps, "audit": found.audit, "next": found.next}
 
     @read_tool
     async def list_queues() -> object:
@@ -132,3 +134,7 @@ def add_resource_tools(read_tool: Callable[[Callable[..., Awaitable[object]]], N
     async def list_plans(before: Before = None, limit: Limit = 20) -> object:
         """List bulk actions of operators, newest first: what they change, and how far they are."""
         return {"plans": await ops.plans(limit=limit, before=before)}
+
+
+def _without_payload(message: Message) -> dict[str, object]:
+    return {name: getattr(message, name) for name in ("id", "type", "source", "key", "occurred_at")}
