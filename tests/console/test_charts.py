@@ -84,6 +84,17 @@ async def test_the_range_is_moved_and_widened_by_links(client_as: ClientAs, stor
     assert "Oldest waiting" not in page
 
 
+@ONE
+async def test_the_range_can_be_widened_again_and_again(client_as: ClientAs, store: Store) -> None:
+    await _publish(store, timedelta(minutes=5))
+    async with client_as("viewer") as client:
+        address = "/ops/?since=30d"
+        for _ in range(12):
+            answer = await client.get(address)
+            assert answer.status_code == 200
+            (address,) = re.findall(r'href="([^"]*)">Zoom out', unescape(answer.text))
+
+
 @pytest.mark.parametrize(
     ("width", "slots", "ticks"),
     [

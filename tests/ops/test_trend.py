@@ -174,6 +174,11 @@ async def test_a_range_is_divided_into_at_most_61_slots_that_cover_it(store: Sto
         await ops.trend(since=now, until=now)
 
 
+async def test_a_range_from_before_1970_begins_there(ops: Operations) -> None:
+    slots = await ops.trend(since=datetime.min.replace(tzinfo=UTC))
+    assert slots[0].at == datetime(1970, 1, 1, tzinfo=UTC)
+
+
 async def test_a_range_long_ago_is_counted_by_its_slots(store: Store, ops: Operations) -> None:
     await register_consumers(store, {"billing": ["order.placed"]})
     begin = datetime(2026, 1, 1, tzinfo=UTC)

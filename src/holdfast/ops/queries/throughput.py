@@ -127,7 +127,9 @@ def group_trend(consumer: str, group: str, *, since: datetime, until: datetime) 
 
 
 def slots_of(since: datetime, until: datetime) -> tuple[list[datetime], timedelta]:
-    """The time slots that cover a range: their starts, which are multiples of their width since 1970, and their width."""
+    """The time slots that cover a range from 1970 on: their starts, which are multiples of their width since then, and their
+    width."""
+    since = max(since, _EPOCH)
     if since >= until:
         raise ConfigurationError("`since` must be before `until`")
     span = until - since
