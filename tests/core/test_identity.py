@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.identity import delivery_id, delivery_ids, delivery_range, first_id, uuid7, uuid7_at, uuid7s, uuid_of
+from holdfast.core.identity import (
+    delivery_id,
+    delivery_ids,
+    delivery_range,
+    first_id,
+    time_after,
+    uuid7,
+    uuid7_at,
+    uuid7s,
+    uuid_of,
+)
 
 milliseconds = st.integers(0, 2**48 - 1)
 bits = st.integers(0, 2**74 - 1)
@@ -112,6 +122,14 @@ def test_many_ids_and_the_ids_of_their_deliveries_ascend(ns: int, random: list[b
     assert made[:1] == [uuid7_at(ns, int.from_bytes(one) & (1 << 62) - 1) for one in random[:1]]
     assert all((one.version, one.variant) == (7, RFC_4122) for one in made)
     assert all(one.int >> 80 in (ns // 1_000_000, ns // 1_000_000 + 1) for one in made)
+
+
+@given(st.integers(0, 2**47 * 1_000_000), st.integers(0, 2**62 - 1))
+def test_the_time_after_an_id_is_the_first_whose_ids_are_above_it(ns: int, random_bits: int) -> None:
+    later = time_after(uuid7_at(ns, random_bits))
+    assert ns < later <= ns + 245
+    assert uuid7_at(later, 0) > uuid7_at(ns, random_bits)
+    assert uuid7_at(later - 1, 0) <= uuid7_at(ns, random_bits)
 
 
 @given(st.lists(ids), consumers)

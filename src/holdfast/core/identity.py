@@ -49,6 +49,12 @@ def uuid7s(unix_ns: int, random: bytes) -> list[UUID]:
     )
 
 
+def time_after(id: UUID) -> int:
+    """Return the earliest Unix time in nanoseconds whose ids are all above this one."""
+    tick = (id.int >> 80 << 12 | id.int >> 64 & _LOW_12) + 1
+    return -(tick * -1_000_000 // 4096)
+
+
 def _ticks(unix_ns: int) -> int:
     """The time in units of 1/4096 of a millisecond."""
     return unix_ns * 4096 // 1_000_000

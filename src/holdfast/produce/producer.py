@@ -14,7 +14,7 @@ from holdfast.core.errors import ConfigurationError, StoreError
 from holdfast.core.events.event import VERSION_HEADER, EventType, EventTypes, event_type, is_typed_dict, redactions_of
 from holdfast.core.events.payload import MAX_BYTES, check_headers, encode_many
 from holdfast.core.flow import FlowSettings
-from holdfast.core.identity import uuid7_at, uuid7s
+from holdfast.core.identity import time_after, uuid7_at, uuid7s
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
@@ -89,9 +89,10 @@ class Producer:
         """A new id. Ids sort by their creation time, also within a millisecond."""
         return uuid7_at(time.time_ns(), self._random.getrandbits(62))
 
-    def new_ids(self, number: int) -> list[UUID]:
-        """New ids in ascending order."""
-        return uuid7s(time.time_ns(), os.urandom(8 * number))
+    def new_ids(self, number: int, after: UUID | None = None) -> list[UUID]:
+        """New ids in ascending order, all above `after`."""
+        earliest = 0 if after is None else time_after(after)
+        return uuid7s(max(time.time_ns(), earliest), os.urandom(8 * number))
 
     def build(
         self,
@@ -151,21 +152,24 @@ class Producer:
     ) -> Messages:
         """Validates events, which are instances or pairs of name (or class) and payload, and builds their messages. Many
         messages are built while they are written, unless `at_once`."""
-
         checks = self.validate if validate is None else validate
         _check_events(events)
         events = events if isinstance(events, list | tuple) else list(events)
         # Values that all messages of a type share are checked with the first of them.
         first: dict[str | type, NewMessage] = {}
+        newest: UUID | None = None
 
         def make(part: Sequence[object]) -> Sequence[NewMessage]:
-            if len(part) == 1:
+            nonlocal newest
+            if len(part) == 1 and newest is None:
                 return [self.build(*_pair(part[0]), headers=headers, retry=retry, validate=checks)]
+            ids = self.new_ids(len(part), newest)
+            newest = ids[-1]
             if (plain := _plain(part)) is not None:
                 # The payloads are written here, so the pattern has none.
                 if (called := plain[0]) not in first:
                     first[called] = self.build(called, {}, headers=headers, retry=retry, validate=checks)
-                return AlikeMessages(first[called], self.new_ids(len(part)), self.encode_all(plain[1]))
+                return AlikeMessages(first[called], ids, self.encode_all(plain[1]))
             described = _described(part, checks)
             kinds = [name if known is None else known.cls for name, _, known, _ in described]
             for kind in dict.fromkeys(kinds):
@@ -176,7 +180,6 @@ class Producer:
             for (_, _, known, unchecked), text in zip(described, texts, strict=True):
                 if unchecked and known is not None:
                     known.check(text)
-            ids = self.new_ids(len(part))
             if kinds.count(kinds[0]) == len(kinds):
                 return AlikeMessages(first[kinds[0]], ids, texts)
             made = zip(kinds, ids, texts, strict=True)
