@@ -5,7 +5,7 @@ from typing import Annotated, Any, Generic, Optional, Protocol, TypedDict, TypeV
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, InvalidName, Limit, Router, Step, Workflow
+from holdfast import Cancel, ConfigurationError, Holdfast, InvalidName, Limit, Router, Snooze, Step, Workflow
 from holdfast.core.workflows.graph import Exhausted, Graph, Node
 
 T = TypeVar("T")
@@ -228,6 +228,7 @@ FITTING = [
     (Optional[int], Union[str, int, None]),  # noqa: UP007, UP045
     (Annotated[int, "id"], int | None),
     (bool, int),
+    (int | Snooze | Cancel, int),
     (dict[str, list[int]], Mapping[str, Sequence[int]]),
     (tuple[int, ...], tuple[int, str]),
     (dict[str, int], Point),

@@ -12,6 +12,7 @@ from holdfast import (
     MappedStep,
     NotFound,
     RetryPolicy,
+    Snooze,
     Step,
     TerminalError,
     WorkflowFailed,
@@ -83,6 +84,25 @@ async def test_a_thousand_items_join_once(hf: Holdfast) -> None:
     await drain(hf, concurrency=50)
     assert await run.result() == sum(n * n for n in range(1000))
     assert len(await all_of(hf, "flow/after")) == 1
+
+
+async def test_an_item_may_be_annotated_with_the_signal_that_it_returns(hf: Holdfast) -> None:
+    flow, seen = hf.workflow("flow"), set[int]()
+
+    @flow.step(mapped=True)
+    async def square(n: int) -> int | Snooze:
+        if n in seen:
+            return n * n
+        seen.add(n)
+        return Snooze("10ms")
+
+    @flow.step
+    async def squares(ctx: Step) -> int:
+        return sum(await ctx.map(square, [1, 2, 3]))
+
+    run = await flow.start()
+    await drain(hf)
+    assert await run.result() == 14
 
 
 @dataclass(frozen=True)

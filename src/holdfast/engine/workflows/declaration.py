@@ -12,7 +12,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.workflows.graph import Exhausted, Graph, Node, nearest_step
 from holdfast.core.workflows.names import check_step_name, is_undo, name_array, undo_of
 from holdfast.core.workflows.upcasts import ResultUpcast, ResultUpcasts
-from holdfast.engine.handlers.handler import hints_of, step_context_name, takes_context
+from holdfast.engine.handlers.handler import hints_of, result_hint, step_context_name, takes_context
 from holdfast.engine.handlers.parameters import Parameters
 
 
@@ -188,7 +188,7 @@ class WorkflowDeclaration:
         Parameters(name, [*parameters], hints, "step")
         for parameter in inputs:
             self._inputs.setdefault(parameter.name, (name, parameter, hints.get(parameter.name, Any)))
-        return StepSpec(self, name, Parameters(name, inputs, hints, "step"), results, hints.get("return", Any), item)
+        return StepSpec(self, name, Parameters(name, inputs, hints, "step"), results, result_hint(function), item)
 
     def _check_context(self, function: Callable[..., Any], step: str, mapped: bool) -> None:
         given = step_context_name(function)
