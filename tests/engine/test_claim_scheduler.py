@@ -151,6 +151,15 @@ def test_all_lanes_are_listed_from_their_start_after_a_multiple_of_the_cost_of_t
     assert made.next_scan(again, 1, woken=True) == NextScan(1, full=False, refresh=True, full_scan_in=None)
 
 
+def test_a_worker_that_cannot_claim_what_is_due_lists_all_lanes_from_their_start() -> None:
+    """What is due may be below the floor of a drained lane; a worker that runs until idle would stop before it."""
+    made = listed_with_floors()
+    assert made.known(NOW + 1)
+    made.scan_again()
+    assert made.next_scan(NOW + 1, 1, woken=False).refresh
+    assert made.known(NOW + 1) == []
+
+
 def test_floors_are_not_used_any_more_when_listing_is_cheap_again() -> None:
     made = listed_with_floors()
     again = NOW + 100

@@ -213,8 +213,8 @@ class ClaimScheduler:
         self._lanes, self.trials, self.flow_lanes, self._outdated_at, self._refresh_due = [], {}, [], now, 0.0
 
     def scan_again(self) -> None:
-        """Makes the next claim list the lanes and scan each from its start."""
-        self._refresh_due = self._whole.at = 0.0
+        """Makes the next claim list all lanes and scan each from its start."""
+        self._refresh_due = self._whole.at = self._whole_listing.at = 0.0
 
     def claimed(self, claims: Sequence[Claimed], started: float, ended: float) -> bool:
         """Records the result of a claim by lane, sorted by `urgency`; returns whether there may be more to claim."""
