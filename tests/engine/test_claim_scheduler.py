@@ -160,6 +160,21 @@ def test_a_worker_that_cannot_claim_what_is_due_lists_all_lanes_from_their_start
     assert made.known(NOW + 1) == []
 
 
+@pytest.mark.parametrize("is_distant", [True, False])
+def test_a_distant_server_is_not_taken_for_dead_rows(is_distant: bool) -> None:
+    """Floors would hide a delivery that was published in a transaction of a few seconds."""
+    made = ClaimScheduler(4, NOW)
+    if not is_distant:
+        made.scanned(0, 1, NOW, NOW + 0.005)
+    for n in range(8):
+        started = NOW + 1 + n / 4
+        floors = None if made.known(started) is None else [lane("a")._replace(floor_at=NOON)]
+        made.refreshed(LaneList([lane("a")], floors), started, started + 0.12)
+    assert (made.known(NOW + 4) is None) is is_distant
+    made.scanned(0, 1, NOW + 4, NOW + 4.12)
+    assert made.next_scan(NOW + 4.13, 1, woken=True).full is is_distant
+
+
 def test_floors_are_not_used_any_more_when_listing_is_cheap_again() -> None:
     made = listed_with_floors()
     again = NOW + 100

@@ -194,6 +194,10 @@ class ClaimScheduler:
             return
         self._listing.took(started, ended)
         if self._listing is not self._whole_listing:
+            if expensive and self._margin == _LEAST_SHALLOW and self._fastest == _DISTANT:
+                # No query has been faster, and floors did not help: the server is more distant than assumed.
+                self._fastest, self._heads = ended - started, None
+                return
             self._adapt_margin(expensive=expensive)
         elif not expensive:
             self._heads = None
