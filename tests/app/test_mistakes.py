@@ -1,15 +1,31 @@
 """Typical mistakes of the first hour, and the remedy that the error names."""
 
 import copy
+import os
+import pwd
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import uuid
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Context, Holdfast, InvalidPayload, Limit, WorkerOptions
+from holdfast import (
+    ConfigurationError,
+    Context,
+    Holdfast,
+    InvalidPayload,
+    Limit,
+    StoreLocked,
+    StoreUnavailable,
+    WorkerOptions,
+    event,
+)
 from holdfast.app.worker.app_loader import AppNotFound, load_app
 
 
@@ -139,3 +155,124 @@ def test_an_error_while_an_app_is_imported_names_its_line(tmp_path: Path) -> Non
 def test_every_public_name_can_be_imported_without_fastapi() -> None:
     program = "import sys; sys.modules['fastapi'] = None\nfrom holdfast import *\nassert IdempotencyKey"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("expression", ["0 0 7 * * *", "0 7 * * * 0"])
+def test_a_cron_expression_with_seconds_is_refused(hf: Holdfast, expression: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"has 6 fields; give minute, hour, .*every='30s'"):
+        hf.cron(expression)
+
+
+def test_a_sqlite_path_that_cannot_be_opened_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no database" * 100)
+    cases = {
+        "data/shop.db": f"the folder {tmp_path / 'data'} does not exist",
+        "": f"{tmp_path} is a folder",
+        "notes.txt": f"{tmp_path / 'notes.txt'}: file is not a database",
+    }
+    for name, cause in cases.items():
+        with pytest.raises(StoreUnavailable) as refused:
+            Holdfast(f"sqlite:///{tmp_path / name}").sync.publish("order.placed", {}, conn=None)
+        assert f"is unavailable ({cause}); check the path in the DSN and the permissions" in str(refused.value)
+
+
+UNPRIVILEGED = """
+import os, sys
+from pathlib import Path
+from holdfast import Holdfast, StoreUnavailable
+
+def work(run):
+    hf = Holdfast(f"sqlite:///{folder}/shop.db")
+    hf.run(until_idle=True) if run else hf.sync.publish("order.placed", {}, conn=None)
+
+folder = Path(sys.argv[1])
+work(run=False)
+work(run=True)  # every module is imported before the user changes
+for file in folder.iterdir():
+    file.chmod(0o444)
+folder.chmod(0o555)
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setuid(65534)
+for run in (False, True):
+    try:
+        work(run)
+    except StoreUnavailable as error:
+        print(error)
+"""
+
+
+def test_a_user_who_cannot_write_is_named() -> None:
+    # Not in pytest's folder, which another user cannot enter.
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, "-c", UNPRIVILEGED, folder]
+        ran = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+        Path(folder).chmod(0o755)
+    publish, run = ran.stdout.splitlines()
+    user = pwd.getpwuid(os.getuid() or 65534).pw_name
+    assert f"is unavailable (user {user} cannot write {folder}/shop.db); check the path" in publish
+    assert f"cannot write {folder}/shop.db" in run
+
+
+async def test_a_transaction_that_was_never_committed_is_reported_as_the_holder_of_the_lock(hf: Holdfast) -> None:
+    @hf.job()
+    def send(to: str) -> None: ...
+
+    await send.enqueue("ada")
+    later = Holdfast(hf.dsn)  # a second start: the tables are there
+    with closing(sqlite3.connect(hf.dsn.removeprefix("sqlite:///"))) as forgotten:
+        forgotten.execute("create table orders (id integer)")
+        forgotten.execute("insert into orders values (1)")
+        later.job(name="other")(lambda: None)
+        with pytest.raises(StoreLocked, match="another connection of this process has held the write lock since"):
+            await later.publish("order.placed", {}, conn=None)
+    await hf.close()
+    await later.close()
+
+
+async def test_a_blocking_wait_in_an_event_loop_is_refused_before_it_stops_the_worker(hf: Holdfast) -> None:
+    @hf.job(result="1h")
+    async def total() -> int:
+        return 1
+
+    async with hf.lifespan(workers=WorkerOptions()):
+        handle = await total.enqueue()
+        with pytest.raises(TypeError, match=r"sync.result\(\) blocks and an event loop is running here; use `await"):
+            handle.sync.result()
+        assert await handle.result(timeout="10s") == 1
+
+
+@event("payment.settled")
+@dataclass
+class Settled:
+    amount: int
+
+
+async def test_the_trace_of_a_refused_payload_or_result_is_its_message(hf: Holdfast) -> None:
+    """Frames of Holdfast and of pydantic say nothing about the application, and hide the remedy."""
+
+    @hf.consumer(Settled, name="settle")
+    def settle(payment: Settled) -> None: ...
+
+    @hf.job(result="1h")
+    def odd() -> Any:
+        return Basket()
+
+    @hf.job()
+    def fails() -> None:
+        raise ConfigurationError("raised by the application")
+
+    await hf.publish("payment.settled", {"amount": "many"}, conn=None, validate=False)
+    await odd.enqueue()
+    await fails.enqueue()
+    await hf.work(WorkerOptions(until_idle=True))
+    traces = {}
+    for one in await hf.ops.deliveries():
+        detail = await hf.ops.delivery(one.delivery.id)
+        traces[one.delivery.consumer] = (detail.runs[-1].trace or "", detail.frame)
+    await hf.close()
+    assert traces["settle"][0].startswith("holdfast.InvalidPayload: payload is invalid at $.amount: ")
+    assert traces["odd"][0].startswith("holdfast.ConfigurationError: the result of odd cannot be stored")
+    assert (traces["settle"][1], traces["odd"][1]) == (None, None)
+    assert traces["fails"][0].startswith("Traceback (most recent call last):")
+    assert "test_mistakes.py" in str(traces["fails"][1])

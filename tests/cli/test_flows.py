@@ -221,7 +221,7 @@ def test_a_worker_stops_in_good_order(shop: Shop) -> None:
             if json.loads(line)["event"] == "worker started":
                 break
         second = shop.spawn("worker", "--app", f"{app(shop)}:hf", "--until-idle")
-        assert (second.returncode, "another engine" in second.stderr) == (4, True), second.stderr
+        assert (second.returncode, "another worker" in second.stderr) == (4, True), second.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     finally:

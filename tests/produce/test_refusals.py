@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -36,6 +37,44 @@ async def refused(hf: Holdfast, place: Place, conn: Any, remedy: str) -> None:
     with pytest.raises(NoTransaction, match=remedy):
         await hf.publish(OrderPlaced(1), conn=conn)
     assert stored(place) == Stored([], {})
+
+
+class TestUnusable:
+    """A connection that cannot be used any more, or not in this thread."""
+
+    def test_a_closed_sqlite3_connection_is_refused(self, sqlite_place: SqlitePlace, make_app: AppMaker) -> None:
+        conn = sqlite3.connect(sqlite_place.path)
+        conn.close()
+        with pytest.raises(UnsupportedConnection, match="it is closed; make the call before you close it"):
+            make_app(sqlite_place).sync.publish(OrderPlaced(1), conn=conn)
+        assert stored(sqlite_place) == Stored([], {})
+
+    def test_a_closed_psycopg_connection_is_refused(self, postgres_place: PostgresPlace, make_app: AppMaker) -> None:
+        conn = psycopg.connect(postgres_place.url())
+        conn.close()
+        with pytest.raises(UnsupportedConnection, match="it is closed; make the call before you close it"):
+            make_app(postgres_place).sync.publish(OrderPlaced(1), conn=conn)
+        assert stored(postgres_place) == Stored([], {})
+
+    def test_a_broken_psycopg_connection_raises_an_error_that_is_retried(
+        self, postgres_place: PostgresPlace, make_app: AppMaker
+    ) -> None:
+        with psycopg.connect(postgres_place.url()) as conn, psycopg.connect(postgres_place.url()) as other:
+            other.execute("select pg_terminate_backend(%s)", [conn.info.backend_pid])
+            with pytest.raises(psycopg.OperationalError):
+                conn.execute("select 1")
+            with pytest.raises(psycopg.OperationalError):
+                make_app(postgres_place).sync.publish(OrderPlaced(1), conn=conn)
+
+    def test_a_sqlite3_connection_of_another_thread_is_refused(
+        self, sqlite_place: SqlitePlace, make_app: AppMaker
+    ) -> None:
+        hf = make_app(sqlite_place)
+        with closing(sqlite3.connect(sqlite_place.path)) as conn, ThreadPoolExecutor(1) as threads:
+            refused = threads.submit(hf.sync.publish, OrderPlaced(1), conn=conn).exception(timeout=10)
+        assert isinstance(refused, UnsupportedConnection)
+        assert "it was opened in another thread; open one in this thread" in str(refused)
+        assert stored(sqlite_place) == Stored([], {})
 
 
 class TestNoTransaction:

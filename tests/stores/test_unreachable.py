@@ -84,11 +84,11 @@ async def test_a_role_without_rights_is_refused_with_what_it_lacks(postgres_stor
 
 
 async def test_sqlite_on_a_directory_is_unavailable(tmp_path: Path) -> None:
-    await assert_unusable(SqliteStore(tmp_path), "unable to open")
+    await assert_unusable(SqliteStore(tmp_path), "is a folder")
 
 
 async def test_sqlite_in_a_directory_that_does_not_exist_is_unavailable(tmp_path: Path) -> None:
-    await assert_unusable(SqliteStore(tmp_path / "no" / "shop.db"), "unable to open")
+    await assert_unusable(SqliteStore(tmp_path / "no" / "shop.db"), "the folder .*no does not exist")
 
 
 async def test_sqlite_on_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ AT = "at"
 SHORTEST = timedelta(seconds=1)
 """The shortest interval: schedulers check about once a second."""
 
+_FIELDS = 5
 _EVERY = "every "
 _MOST = 1000
 _WINDOW = timedelta(hours=1)
@@ -62,6 +63,12 @@ def check_schedule(expression: str, tz: str) -> None:
     """Raises `ConfigurationError` for an expression or a time zone that cannot be read, or that never occurs."""
     if not isinstance(expression, str):
         raise ConfigurationError(f"cron expression is {expression!r}; give five fields, such as '0 7 * * *'")
+    if (fields := len(expression.split())) == _FIELDS + 1:
+        # Other libraries put the seconds first or last: '0 7 * * * 0' would be read as each hour.
+        raise ConfigurationError(
+            f"cron expression {expression!r} has {fields} fields; give minute, hour, day, month and weekday, such as "
+            "'0 7 * * *'; for intervals of seconds use hf.schedules.put with every='30s'"
+        )
     if next(_times(expression, tz, datetime(2000, 1, 1, tzinfo=UTC)), None) is None:
         raise ConfigurationError(f"cron expression {expression!r} matches no date; check its day and month")
 

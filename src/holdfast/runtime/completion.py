@@ -71,6 +71,15 @@ class Deadline:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
 
+def _refuse_in_loop() -> None:
+    """A blocking wait would stop the event loop of this thread, and with it a worker that runs there."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise TypeError("sync.result() blocks and an event loop is running here; use `await ….result()`, without .sync")
+
+
 class CompletionWatcher:
     """Finds out when deliveries and runs have ended. Its thread exists only while a caller waits.
 
@@ -115,6 +124,7 @@ class CompletionWatcher:
                 return self._store.run_sync(request)
             if request.seconds == 0:
                 return False
+            _refuse_in_loop()
             with self._watch(request) as ended:
                 try:
                     return ended.result(request.seconds)

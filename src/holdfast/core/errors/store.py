@@ -23,7 +23,10 @@ class StoreUnavailable(StoreError):
 
     def __str__(self) -> str:
         cause = f" ({self.cause})" if self.cause else ""
-        return f"store {self.store} is unavailable{cause}; check that it is running and that the DSN is correct"
+        remedy = "check that it is running and that the DSN is correct"
+        if self.store.startswith("sqlite:"):
+            remedy = "check the path in the DSN and the permissions of the file and its folder"
+        return f"store {self.store} is unavailable{cause}; {remedy}"
 
 
 class PermissionDenied(StoreError):
@@ -185,8 +188,8 @@ class EngineRunning(StoreError):
     def __str__(self) -> str:
         holder = f" ({self.holder})" if self.holder else ""
         return (
-            f"another engine{holder} already uses {self.path}; stop it first, or use PostgreSQL to run several "
-            "(publishing and operator commands work without an engine)"
+            f"another worker{holder} already uses {self.path}; stop it first, start one with --processes, or use PostgreSQL to "
+            "run several (publishing and operator commands work while it runs)"
         )
 
 

@@ -40,5 +40,15 @@ def application_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace if outer is None else outer
 
 
+def is_internal(trace: TracebackType | None) -> bool:
+    """Whether all frames of the traceback are in Holdfast, or in pydantic, which validates for it."""
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if not _is_ours(module) and module.partition(".")[0] != "pydantic":
+            return False
+        trace = trace.tb_next
+    return True
+
+
 def _is_ours(module: str) -> bool:
     return module == "holdfast" or module.startswith("holdfast.")

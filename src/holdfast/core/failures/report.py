@@ -6,11 +6,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from holdfast.core.errors import CircuitOpen, EncryptionKeyMissing
+from holdfast.core.errors import CircuitOpen, ConfigurationError, EncryptionKeyMissing, InvalidPayload
 from holdfast.core.failures.exception_groups import leaves
 from holdfast.core.failures.exception_info import carried_status
 from holdfast.core.failures.fingerprint import fingerprint, fingerprint_parts
-from holdfast.core.failures.frame import application_frames
+from holdfast.core.failures.frame import application_frames, is_internal
 from holdfast.core.redaction.redact import redacted
 from holdfast.core.values.text import printable, safe_str, sanitize, type_name
 
@@ -93,9 +93,15 @@ def _without_input(exc: BaseException) -> str | None:
 def _trace(exc: BaseException, hide: Callable[[str], str] | None) -> Iterator[str]:
     """The causes, oldest first, in the format of Python, but bounded in every dimension.
 
-    The standard library renders groups recursively and keeps whole messages.
+    The standard library renders groups recursively and keeps whole messages. A payload, record or result that Holdfast refused
+    has only its message: all frames would be those of Holdfast, and the cause repeats the message.
     """
     chain = list(_chain(exc))
+    if isinstance(exc, ConfigurationError | InvalidPayload) and all(
+        is_internal(link.__traceback__) for link, _ in chain
+    ):
+        yield _headline(exc, hide)
+        return
     if len(chain) > _CHAIN:
         yield "(older causes left out)\n\n"
     for link, relation in reversed(chain[:_CHAIN]):
@@ -137,12 +143,16 @@ def _rendered(exc: BaseException, hide: Callable[[str], str] | None) -> Iterator
             yield f"  ({len(frames) - _HEAD_FRAMES - _TAIL_FRAMES:,} frames left out)\n"
             frames = frames[-_TAIL_FRAMES:]
         yield from traceback.StackSummary.extract(iter(frames)).format()
-    message = _said(exc, hide)
-    yield f"{type_name(type(exc))}: {message}\n" if message else f"{type_name(type(exc))}\n"
+    yield _headline(exc, hide)
     notes = getattr(exc, "__notes__", None)
     if isinstance(notes, list):
         looked_at = (sanitize(safe_str(note), _LOOKED_AT) for note in notes[:_NOTES])
         yield from (sanitize(printable(redacted(note, hide)), MESSAGE_LIMIT) + "\n" for note in looked_at)
+
+
+def _headline(exc: BaseException, hide: Callable[[str], str] | None) -> str:
+    message = _said(exc, hide)
+    return f"{type_name(type(exc))}: {message}\n" if message else f"{type_name(type(exc))}\n"
 
 
 def _members(group: BaseException, hide: Callable[[str], str] | None) -> Iterator[str]:

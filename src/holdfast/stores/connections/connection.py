@@ -15,6 +15,7 @@ from holdfast.stores.connections.django import Django, django_connection
 from holdfast.stores.connections.locked_call import locked_scripts, note_prepared
 from holdfast.stores.connections.sqlalchemy import AsyncSqlalchemy, Sqlalchemy
 from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
+from holdfast.stores.connections.unusable import CLOSED, sqlite_problem
 from holdfast.stores.dialect import Answer, Dialect, LockedCall, Parameters, Stream, Style
 from holdfast.stores.errors import translate
 from holdfast.stores.operation import Operation, Rows
@@ -77,7 +78,13 @@ class Sqlite3:
         self._begins = False
 
     def check(self) -> None:
-        self._begins = must_begin(self._conn)
+        try:
+            self._begins = must_begin(self._conn)
+            self._conn.cursor()
+        except Exception as error:
+            if hint := sqlite_problem(error):
+                raise UnsupportedConnection("sqlite3.Connection", hint) from None
+            raise
 
     def begin(self) -> None:
         if self._begins:
@@ -297,6 +304,8 @@ def _statements(
 
 
 def _check_psycopg(conn: Any) -> None:
+    if conn.closed and not conn.broken:  # a broken one raises an error that is retried
+        raise UnsupportedConnection("psycopg.Connection", CLOSED)
     # The number of the enumeration: building the member takes as long as the rest of the check.
     if conn.autocommit and conn.pgconn.transaction_status == _IDLE:
         raise NoTransaction("psycopg connection", "use `with conn.transaction():`")

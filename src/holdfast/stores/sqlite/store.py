@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from holdfast.core.drive import drive
 from holdfast.core.errors import (
@@ -34,6 +34,7 @@ from holdfast.stores.migration import SchemaStatus, migrations, missing, newest
 from holdfast.stores.operation import Operation, Rows
 from holdfast.stores.protocol import Topic
 from holdfast.stores.sqlite.dialect import SqliteDialect
+from holdfast.stores.sqlite.file_access import file_problem
 from holdfast.stores.sqlite.lock import WriteLockWait
 from holdfast.stores.sqlite.verification import OwnFile
 
@@ -144,7 +145,7 @@ class SqliteStore:
         if os.environ.get(_FAMILY) == str(lock.absolute()):
             yield
             return
-        with open(lock, "a+", opener=private) as file:
+        with self._lock_file(lock) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -164,12 +165,22 @@ class SqliteStore:
             finally:
                 os.environ.pop(_FAMILY, None)
 
+    def _lock_file(self, path: Path) -> IO[str]:
+        try:
+            return open(path, "a+", opener=private)
+        except OSError as error:
+            raise StoreUnavailable(self.name, file_problem(path, error.strerror or str(error))) from None
+
     def migrate(self, lock_timeout: timedelta = _BUSY_TIMEOUT) -> list[str]:
         self._after_fork()
         with self._lock:
             connection = self._open()
             connection.execute(f"pragma busy_timeout = {_milliseconds(lock_timeout)}")
             try:
+                # An up-to-date file needs no write lock, which an open transaction of the application may hold.
+                with self._translated():
+                    if schema_version(connection, self.dialect) == newest(_MIGRATIONS):
+                        return []
                 with self._transaction(immediate=True) as connection:
                     return migrate_on(connection, self.dialect)
             except StoreError as error:
@@ -294,7 +305,7 @@ class SqliteStore:
         if "no such table" in str(error) and self.dialect.prefix in str(error):
             return SchemaMismatch(self.dialect.schema, None, newest(_MIGRATIONS))
         if name.startswith(_UNREACHABLE):
-            return StoreUnavailable(self.name, str(error))
+            return StoreUnavailable(self.name, str(error) if _is_busy(error) else file_problem(self.path, str(error)))
         return None
 
 
