@@ -151,7 +151,7 @@ def test_a_store_that_cannot_be_reached_is_named_without_its_password(shop: Shop
 def test_a_file_that_is_not_there_is_not_made(shop: Shop, name: str) -> None:
     result = shop.run("--dsn", f"sqlite:///{shop.folder / 'typo.db'}", *words(name))
     assert (result.exit_code, result.stdout) == (5, ""), result.stderr
-    assert "the file does not exist" in result.stderr
+    assert "does not exist; if the path is right, create the file with" in result.stderr
     assert not (shop.folder / "typo.db").exists()
 
 
@@ -409,3 +409,37 @@ def test_a_pyproject_of_another_user_runs_no_code(shop: Shop, tmp_path: Path, mo
         (tmp_path / "evil.py").write_text(evil)
         assert shop.run("stats", env={"HOLDFAST_DSN": None}).exit_code == 6
         assert ran.exists(), "its owner's working directory may name it"
+
+
+def test_a_misspelled_command_is_refused_with_the_nearest_one(shop: Shop) -> None:
+    assert (
+        shop.run("wroker").stderr == "error: no such command 'wroker'. Did you mean 'worker'? See `holdfast --help`\n"
+    )
+    assert shop.run("xyzzy").stderr == "error: no such command 'xyzzy'; see `holdfast --help`\n"
+
+
+def test_a_filter_by_a_consumer_that_does_not_exist_says_so(shop: Shop) -> None:
+    refused = shop.run("replay", "--consumer", "biling", "--yes", "--reason", "x")
+    assert (
+        refused.exit_code,
+        refused.stderr.startswith("error: no consumer 'biling' in this store; registered: "),
+    ) == (
+        3,
+        True,
+    )
+    for command in ("dlq", "deliveries"):
+        listed = shop.run(command, "list", "--consumer", "biling")
+        assert (listed.exit_code, "no consumer 'biling' in this store; registered: " in listed.stderr) == (0, True)
+
+
+def test_the_limit_of_a_queue_without_one_names_the_declaration(shop: Shop) -> None:
+    refused = shop.run("queues", "limit", "mail", "--limit", "4").stderr
+    assert (
+        "no queue with a limit 'mail' in this store; declare it with Queue('mail', limit=Limit(20)) in the app"
+        in refused
+    )
+
+
+def test_a_database_file_that_does_not_exist_is_named_with_its_folder(tmp_path: Path, shop: Shop) -> None:
+    refused = shop.run("stats", "--dsn", f"sqlite:///{tmp_path / 'shopp.db'}").stderr
+    assert f"({tmp_path / 'shopp.db'} does not exist; if the path is right, create the file with" in refused

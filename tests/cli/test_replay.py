@@ -63,7 +63,7 @@ def test_an_unknown_group_is_not_found(either: Shop) -> None:
         result = either.run(*args, "--group", "nosuchgroup", "--yes")
         assert (result.exit_code, "no failure group 'nosuchgroup'" in result.stderr) == (3, True), result.stderr
     either.heap(1)
-    other = either.run("replay", "--group", "f", "--consumer", "unknown", "--yes")
+    other = either.run("replay", "--group", "f", "--consumer", "nightly", "--yes")
     assert (other.exit_code, "no matching deliveries" in other.stderr) == (0, True), "the group exists"
 
 
@@ -86,7 +86,8 @@ def test_a_bulk_command_that_is_not_confirmed_leaves_no_plan(either: Shop) -> No
     code, printed = either.on_terminal("replay", "--status", "failed", input="n\n")
     assert (code, "nothing was changed" in printed) == (4, True)
     assert either.run("replay", "--status", "failed").exit_code == 4, "stdin is no terminal"
-    assert either.run("replay", "--status", "failed", "--consumer", "unknown", "--yes").exit_code == 0
+    assert either.run("replay", "--status", "failed", "--consumer", "nightly", "--yes").exit_code == 0
+    assert either.run("replay", "--status", "failed", "--consumer", "unknown", "--yes").exit_code == 3
     assert either.run("replay", "--event-id", either.dead[0], "--yes").exit_code in (3, 4)
     assert plans() == []
     file = either.folder / "kept.json"

@@ -260,6 +260,7 @@ async def test_a_worker_whose_app_has_no_handlers_logs_a_warning(make_app: MakeA
     await drain(hf, queues={"mial": 1, "mail": 1})
     (line,) = [line for line in log if line["event"] == "queues without handlers"]
     assert (line["queues"], line["handler_queues"]) == (["mial"], ["mail"])
+    assert line["hint"].endswith("; did you mean mail?")
     log.clear()
     await drain(hf)
     assert not [line for line in log if line["log_level"] == "warning"]

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -141,8 +142,14 @@ def _warn_if_idle(options: WorkerOptions, handlers: Mapping[str, Handler]) -> No
                 "queues without handlers",
                 queues=unknown,
                 handler_queues=sorted(served),
-                hint="only jobs enqueued with using(queue=...) reach these queues",
+                hint=_queue_hint(unknown, served),
             )
+
+
+def _queue_hint(unknown: Sequence[str], served: Set[str]) -> str:
+    near = [match for one in unknown for match in get_close_matches(one, sorted(served), n=1)]
+    advice = f"; did you mean {', '.join(near)}?" if near else ""
+    return f"only jobs enqueued with using(queue=...) reach these queues{advice}"
 
 
 async def _load(runtime: Runtime, endpoints: EndpointHandlers) -> None:

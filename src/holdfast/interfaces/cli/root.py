@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -73,6 +74,15 @@ class Root(click.Group):
         module = import_module(f"{_PACKAGE}.{name}")
         command: click.Command = getattr(module, "cli" if name.split(".")[-1] == cmd_name else cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click suggests commands that are loaded, and ours are loaded on use.
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-") and (near := get_close_matches(name, _COMMANDS, n=1)):
+            ctx.fail(f"no such command {name!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def main(
         self,

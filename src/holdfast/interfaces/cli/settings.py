@@ -92,7 +92,8 @@ class Settings:
         path = getattr(self.opened, "path", None)
         if not create and isinstance(path, Path) and not path.exists():
             raise StoreUnavailable(
-                self.opened.name, "the file does not exist; create it with `holdfast schema migrate`"
+                self.opened.name,
+                f"{path.absolute()} does not exist; if the path is right, create the file with `holdfast schema migrate`",
             )
         return self.opened
 

@@ -31,6 +31,12 @@ def change_flow(
     lock, override_flow = _STATEMENTS[kind]
     rows = yield Query(lock, {"name": name})
     if not rows:
+        if kind == "queue":
+            raise NotFound(
+                "queue with a limit",
+                name,
+                f"declare it with Queue({name!r}, limit=Limit(20)) in the app, and start a worker",
+            )
         raise NotFound(kind, name, f"`holdfast {kind}s list` shows the {kind}s")
     flow, override = rows[0]
     settings = None if flow is None else stored_flow(flow)

@@ -59,6 +59,8 @@ def act(
         if not plan.items and plan.total:
             raise nothing_to_do(plan.action, settings.operations().plan_items(plan.id, skipped=True), plan.total)
         if not plan.items:
+            if unknown := unknown_consumer(settings, plan.preview.filter.get("consumers")):
+                raise unknown
             note(f"nothing to {plan.action}: no matching deliveries")
             return ExitCode.DONE
         if ask and not settings.yes:
@@ -103,6 +105,17 @@ def nothing_to_do(action: Action, skipped: Sequence[PlanItem], total: int) -> No
         return NotFound("delivery", f"{first.id}{others}" if others else first.id)
     remedy = "add --rerun to run it again" if first.why is SkipReason.DELIVERED and action is Action.REPLAY else ""
     return Refused(action.value, f"delivery {first.id}{others}", str(first.reason), remedy)
+
+
+def unknown_consumer(settings: Settings, names: object) -> NotFound | None:
+    """The error for a filter that matched nothing because a consumer's name is misspelled."""
+    if not names or not isinstance(names, list | tuple):
+        return None
+    registered = [one.name for one in settings.operations().consumers()]
+    for name in names:
+        if name not in registered:
+            return NotFound("consumer", name, f"registered: {', '.join(registered[:20]) or 'none yet'}")
+    return None
 
 
 def show_plan(settings: Settings, plan: Plan, generation: int | None) -> None:

@@ -7,7 +7,16 @@ from uuid import UUID
 import click
 
 from holdfast.interfaces.cli.actions import REASON
-from holdfast.interfaces.cli.deliveries.bulk import DRY_RUN, LIMIT, PLAN_FILE, act, read_plan, saver, write_plan
+from holdfast.interfaces.cli.deliveries.bulk import (
+    DRY_RUN,
+    LIMIT,
+    PLAN_FILE,
+    act,
+    read_plan,
+    saver,
+    unknown_consumer,
+    write_plan,
+)
 from holdfast.interfaces.cli.deliveries.columns import delivery_columns
 from holdfast.interfaces.cli.deliveries.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
@@ -32,7 +41,13 @@ def list_(limit: int, before: UUID | None, event_id: UUID | None, **chosen: Any)
     """List deliveries, newest first."""
     ops = settings().operations()
     found = ops.deliveries(delivery_filter(**chosen, message_id=event_id), limit=limit, before=before)
-    show_list(settings(), found, delivery_columns(ops.now()), "no matching deliveries")
+    unknown = None if found else unknown_consumer(settings(), chosen.get("consumer"))
+    show_list(
+        settings(),
+        found,
+        delivery_columns(ops.now()),
+        "no matching deliveries" if unknown is None else f"no matching deliveries: {unknown}",
+    )
 
 
 @command(cli, name="show")

@@ -9,6 +9,7 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.interfaces.cli.deliveries.bulk import unknown_consumer
 from holdfast.interfaces.cli.deliveries.columns import dead_letter_columns
 from holdfast.interfaces.cli.deliveries.deliveries import add_bulk_action
 from holdfast.interfaces.cli.deliveries.delivery_report import print_report
@@ -47,7 +48,13 @@ def list_(limit: int, before: UUID | None, state: str, **chosen: Any) -> None:
     """List dead letters, newest first."""
     ops = settings().operations()
     found = ops.deliveries(delivery_filter(**chosen, state=state), limit=limit, before=before)
-    show_list(settings(), found, dead_letter_columns(ops.now()), "no dead letters")
+    unknown = None if found else unknown_consumer(settings(), chosen.get("consumer"))
+    show_list(
+        settings(),
+        found,
+        dead_letter_columns(ops.now()),
+        "no dead letters" if unknown is None else f"no dead letters: {unknown}",
+    )
     if settings().tabular and len(found) == limit:
         note(f"next page: add --before {found[-1].delivery.id}")
 
