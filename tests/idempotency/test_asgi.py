@@ -289,6 +289,10 @@ async def test_a_request_that_does_not_say_whose_it_is_is_refused(scope: Any) ->
     shop = Shop()
     response = await post(guard(Unreachable(), shop, scope=lambda request: scope))
     assert (response.status_code, code(response)) == (400, "idempotency-scope-missing")
+    if scope is None:
+        assert response.json()["detail"].startswith(
+            "scope(request) returned None, which names no user or tenant; sign in"
+        )
     assert shop.runs == []
 
 

@@ -66,5 +66,7 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Check
     except HoldfastError as error:
         remedy = "manage.py migrate" if configuration.migrate else "manage.py holdfast schema migrate"
         is_newer = isinstance(error, SchemaMismatch) and error.found is not None and error.found > error.expected
-        return [Warning(str(error), hint=None if is_newer else f"Run `{remedy}`.", id="holdfast.W003")]
+        # The message of the error ends with the command for projects without Django.
+        problem = str(error) if is_newer else str(error).replace("; run `holdfast schema migrate`", "")
+        return [Warning(problem, hint=None if is_newer else f"Run `{remedy}`.", id="holdfast.W003")]
     return []

@@ -164,7 +164,7 @@ class IdempotencyEngine:
         try:
             owner = check_scope(scope)
         except InvalidKey as error:
-            return problem(400, "idempotency-scope-missing", "The owner of this key is unknown", str(error))
+            return problem(400, "idempotency-scope-missing", "The owner of this key is unknown", error.problem)
         content_type = request.headers.get("content-type", "")
         digest = request_hash(request.method, request.path, request.query, content_type, body)
         return Reservation(owner, key, digest, secrets.token_hex(16), request.method[:20], request.path[:200])

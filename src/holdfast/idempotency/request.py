@@ -75,7 +75,11 @@ def _unquoted(value: str) -> str:
 def check_scope(value: object) -> str:
     """The owner of the key as text. Raises `InvalidKey` if the scope function returned none."""
     if isinstance(value, bool) or not isinstance(value, str | int | UUID):
-        raise InvalidKey(value, "the owner of the key is unknown: scope(request) returned no text, number or UUID")
+        raise InvalidKey(
+            value,
+            f"scope(request) returned {'None' if value is None else f'a {type(value).__name__}'}, which names no user or tenant; "
+            "sign in and send the request again, or let scope return text, a number or a UUID for it",
+        )
     text = check_key(str(value))
     if len(text) > MAX_SCOPE:
         raise InvalidKey(text, f"the scope has {len(text)} characters; use 1 to {MAX_SCOPE}, or a hash")
