@@ -176,7 +176,7 @@ def test_colour_only_on_a_terminal_and_not_against_a_wish(shop: Shop) -> None:
 
 
 def test_lists_of_nothing_say_so_on_stderr(shop: Shop) -> None:
-    nothing = shop.run("dlq", "list", "--consumer", "unknown")
+    nothing = shop.run("dlq", "list", "--consumer", "nightly")
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "no dead letters\n")
     assert json.loads(shop.run("dlq", "list", "--consumer", "unknown", "--format", "json").stdout) == []
 
@@ -295,6 +295,51 @@ def test_logs_go_to_stderr_and_show_no_local_variable(shop: Shop, format: str) -
     assert "s3cr3t'" not in ran.stderr.replace("handler('s3cr3t')", "")
     if format == "json":
         assert json.loads(ran.stderr)["event"] == "it broke"
+
+
+STANDARD_LIBRARY = """
+import logging, sys
+import structlog
+from holdfast.interfaces.cli.logs import configure_logs
+own = logging.StreamHandler(sys.stderr)
+own.setFormatter(logging.Formatter("own %(message)s"))
+logging.getLogger("django").addHandler(own)
+configure_logs(sys.argv[1], "info")
+structlog.contextvars.bind_contextvars(request_id="r-1")
+logging.getLogger("shop").info("not at this level")
+logging.getLogger("shop").warning("paid with postgresql://ada:s3cr3t@db/shop")
+logging.getLogger("django.request").warning("once")
+try:
+    raise ValueError("broken")
+except ValueError:
+    logging.getLogger("shop").exception("it broke")
+"""
+
+
+@pytest.mark.parametrize("format", ["console", "json"])
+def test_records_of_the_standard_library_have_the_same_format(shop: Shop, format: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", STANDARD_LIBRARY, format], capture_output=True, text=True, env=shop.environment()
+    )
+    assert "s3cr3t" not in ran.stderr
+    assert "not at this level" not in ran.stderr
+    # The logger of another library that writes to the same terminal already is not repeated.
+    assert [line for line in ran.stderr.splitlines() if "once" in line] == ["own once"]
+    lines = [line for line in ran.stderr.splitlines() if line != "own once"]
+    if format == "json":
+        paid, broke = map(json.loads, lines)
+        assert (paid["level"], paid["logger"], paid["request_id"]) == ("warning", "shop", "r-1")
+        assert paid["event"].startswith("paid with postgresql://")
+        assert broke["exception"].endswith("ValueError: broken")
+    else:
+        assert re.match(r"\d\d:\d\d:\d\d warning paid with .* logger=shop", lines[0])
+        assert lines[-1].strip() == "ValueError: broken"
+
+
+def test_the_totals_of_stats_break_before_the_time_where_they_do_not_fit(shop: Shop) -> None:
+    code, printed = shop.on_terminal("stats")
+    assert code == 0
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ", printed.splitlines()[-1])
 
 
 def test_a_headers_name_can_neither_command_the_terminal_nor_forge_a_line(shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""Logs on stderr: readable lines on a terminal, one JSON object per line elsewhere.
+"""Logs on stderr, also those of the standard library: readable lines on a terminal, one JSON object per line elsewhere.
 
 A background thread writes them, so a slow reader never blocks the process.
 """
@@ -8,7 +8,10 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -40,23 +43,34 @@ def configure_logs(format: str, level: str) -> None:
         else structlog.processors.JSONRenderer(default=lambda value: mask(safe_str(value)))
     )
     number = logging.getLevelNamesMapping()[level.upper()]
+    last: list[structlog.types.Processor] = [structlog.processors.format_exc_info, redact_logs, render]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            redact_logs,
-            render,
+            *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=stderr),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
-    # Drivers use the standard library. The pool logs every connection attempt; our own events replace those.
-    logging.basicConfig(stream=stderr, level=max(number, logging.WARNING), format="%(levelname)s %(name)s %(message)s")
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_masked)
+    _configure_standard_library(stderr, number, last)
+
+
+def _configure_standard_library(stderr: "_Stderr", level: int, render: Sequence[structlog.types.Processor]) -> None:
+    """Writes records of `logging` in the same format, unless the app has configured the root logger itself."""
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler(stderr)
+        handler.setFormatter(_RecordFormatter(render))
+        handler.addFilter(_is_new)
+        root.addHandler(handler)
+        # Drivers and libraries report every connection or request at info.
+        root.setLevel(max(level, logging.WARNING))
+    for one in root.handlers:
+        one.addFilter(_masked)
+    # The pool logs every connection attempt; our own events replace those.
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 
@@ -91,6 +105,41 @@ class _Readable:
     def _level(self, level: str) -> str:
         word = f"{level:<7}"
         return f"\x1b[{_COLORS.get(level, '0')}m{word}\x1b[0m" if self._colors else word
+
+
+class _RecordFormatter(logging.Formatter):
+    """Formats records of the standard library like the lines of Holdfast, with the ids of the current request."""
+
+    def __init__(self, render: Sequence[structlog.types.Processor]) -> None:
+        super().__init__()
+        self._render = render
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+        line: Any = {
+            "logger": record.name,
+            "event": record.getMessage(),
+            "level": record.levelname.lower(),
+            "timestamp": at,
+        }
+        line = structlog.contextvars.merge_contextvars(None, "", line)
+        line |= {"exc_info": record.exc_info} if record.exc_info else {}
+        line |= {"stack": record.stack_info} if record.stack_info else {}
+        for processor in self._render:
+            line = processor(None, "", line)
+        return str(line)
+
+
+def _is_new(record: logging.LogRecord) -> bool:
+    """False if a logger below the root, such as Django's, already writes the record to the same terminal or log."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None and logger is not logging.root:
+        for handler in logger.handlers:
+            is_shown = isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stderr, sys.stdout)
+            if is_shown and record.levelno >= handler.level and handler.filter(record):
+                return False
+        logger = logger.parent
+    return True
 
 
 def _masked(record: logging.LogRecord) -> bool:

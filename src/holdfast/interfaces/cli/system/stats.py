@@ -100,10 +100,12 @@ def render_stats(stats: Stats) -> "Group":
         Column("DISCARDED", lambda one: f"{one.discarded:,}", right=True, style=lambda one: "dim"),
         Column("", lambda one: _remark(stats, one), style=lambda one: "yellow"),
     ]
-    total = (
+    counts = (
         f"pending {stats.pending:,}  in flight {stats.in_flight:,}  failed {stats.failed:,}  "
-        f"discarded {stats.discarded:,}  oldest {rough(stats.oldest)}  {many(stats.workers, 'worker')}  {clock(stats.now)}"
+        f"discarded {stats.discarded:,}  oldest {rough(stats.oldest)}  {many(stats.workers, 'worker')}"
     )
+    now = clock(stats.now)
+    total = f"{counts}  {now}" if len(counts) + 2 + len(now) <= console().width else f"{counts}\n{now}"
     rows = lines_of(stats.loads, columns, console().width) if stats.loads else []
     if stats.relays:
         rows += [*([Text("")] if rows else []), *lines_of(stats.relays, _relay_columns(stats), console().width)]
