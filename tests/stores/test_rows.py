@@ -21,7 +21,7 @@ from holdfast.stores.admin.plan import PlanItem, StoredPlan
 from holdfast.stores.admin.token import Token
 from holdfast.stores.deliveries.claim import Claimed, LaneFlow
 from holdfast.stores.deliveries.flow import _slots
-from holdfast.stores.deliveries.worker import WorkerRecord
+from holdfast.stores.deliveries.worker import LiveWorker, WorkerRecord
 from holdfast.stores.dialect import Style
 from holdfast.stores.event_log.position import Position
 from holdfast.stores.event_log.projection import LastRun, Rebuilding
@@ -184,6 +184,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "unknown_to_rebuild": ("id", "generation", "queue", "priority", "generation"),
     "unserved": ("id", "generation", "queue", "priority", "generation"),
     "unsettled_plan_items": ("n", "status", "discarded"),
+    "live_workers": names(LiveWorker),
     "workers": names(WorkerRecord),
     **dict.fromkeys(
         ("advance_plan", "find_plan", "list_plans", "lock_plan", "move_plan", "save_plan", "start_plan"),

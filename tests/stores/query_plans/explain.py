@@ -78,6 +78,11 @@ class Session:
         self._queries: dict[str, Query] = {}
         self._prepared: set[str] = set()
 
+    @property
+    def names(self) -> list[str]:
+        """The statements that were run."""
+        return list(self._queries)
+
     def run(self, operation: Operation[T]) -> T:
         """Runs an operation in a separate transaction."""
         with self.connection.transaction():

@@ -26,7 +26,7 @@ from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry, audit
 from holdfast.stores.deliveries.progress import JobProgress, progress_of
 from holdfast.stores.deliveries.result import StoredResult, result_of
-from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.deliveries.worker import live_workers
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.queries import delivery_counts, query
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts
@@ -206,7 +206,7 @@ def _obstacles(one: DeliverySummary) -> TaskSteps[tuple[str, ...]]:
             found.append(f"consumer {row.consumer} is paused")
         if consumer.name == row.consumer and consumer.blocked_until is not None and consumer.blocked_until > now:
             found.append(f"consumer {row.consumer} is blocked: {consumer.blocked_resource} is unavailable")
-    serving = [w for w in (yield from transact(workers())) if w.alive and row.consumer in w.consumers]
+    serving = [w for w in (yield from transact(live_workers())) if row.consumer in w.consumers]
     if not serving:
         found.append(f"no live worker serves {row.consumer}")
     elif not (here := [w for w in serving if w.serves(row.consumer, row.queue)]):

@@ -11,7 +11,7 @@ from holdfast.core.values.bounded_count import NONE, BoundedCount, is_or_more, t
 from holdfast.core.values.duration import format_duration, to_timedelta
 from holdfast.ops.resources.relays import RelayState, relays
 from holdfast.ops.steps import TaskSteps, transact
-from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.deliveries.worker import live_workers
 from holdfast.stores.messages.intake import IntakeReport, intakes
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts, counts
@@ -86,7 +86,7 @@ def stats(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> TaskS
     rows = yield from transact(counts(exact=exact, dead=dead))
     now = yield from transact(clock())
     known = yield from transact(consumers())
-    alive = [worker for worker in (yield from transact(workers())) if worker.alive]
+    alive = yield from transact(live_workers())
     return Stats(
         now=now,
         loads=tuple(loads(rows)),

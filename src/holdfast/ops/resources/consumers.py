@@ -15,7 +15,7 @@ from holdfast.ops.resources.relays import relays
 from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin import actions
 from holdfast.stores.admin.actions import audited, record
-from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.deliveries.worker import live_workers
 from holdfast.stores.event_log.relay import retire_relay
 from holdfast.stores.messages import registry
 from holdfast.stores.messages.backfill import FIRST, backfill, pruned_to
@@ -63,7 +63,7 @@ def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Co
     known = yield from transact(registry.consumers())
     if known_loads is None:
         known_loads = loads((yield from transact(counts())))
-    alive = [worker for worker in (yield from transact(workers())) if worker.alive]
+    alive = yield from transact(live_workers())
     patterns: dict[str, list[str]] = {}
     for one in (yield from transact(subscriptions())):
         if one.active:

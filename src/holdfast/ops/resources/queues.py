@@ -11,7 +11,7 @@ from holdfast.ops.queries.flow_keys import FlowState, flow_state
 from holdfast.ops.queries.stats import Load, loads
 from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin import actions
-from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.deliveries.worker import live_workers
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.queries.delivery_counts import counts
 from holdfast.stores.queries.flow_keys import stored_queue_flows
@@ -41,7 +41,7 @@ def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Queue
         known_loads = loads((yield from transact(counts())))
     paused = yield from transact(paused_queues())
     flows = yield from transact(stored_queue_flows())
-    alive = [worker for worker in (yield from transact(workers())) if worker.alive]
+    alive = yield from transact(live_workers())
     names = {one.queue for one in known} | {load.queue for load in known_loads} | paused.keys() | flows.keys()
     found = []
     for name in sorted(names):

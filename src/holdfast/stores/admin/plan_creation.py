@@ -18,7 +18,7 @@ from holdfast.core.values.bounded_count import NONE, BoundedCount
 from holdfast.stores.admin.actions import audited, who
 from holdfast.stores.admin.bulk_actions import acceptable, advance, start
 from holdfast.stores.admin.plan import Action, OpenCircuit, PlanPreview, StoredPlan, read_plan
-from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.deliveries.worker import live_workers
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.integrations.breaker import breakers
 from holdfast.stores.integrations.webhook import listed_endpoints
@@ -132,7 +132,7 @@ def _preview(
     if items and request.action is Action.REPLAY:
         ((handled, deduplicated),) = yield Query("count_plan_duplicates", {"plan": id})
         circuits = yield from _open_circuits(consumers.keys())
-    live = [worker for worker in (yield from workers().start()) if worker.alive]
+    live = yield from live_workers().start()
     unserved = {one.consumer for one in items if not any(worker.serves(one.consumer, one.queue) for worker in live)}
     groups = _sums((one.group, one.number) for one in items)
     # The ids are in the items.

@@ -11,21 +11,27 @@ from holdfast.stores.row import row_reader
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """A worker instance in the store."""
+class LiveWorker:
+    """A worker instance and what it claims."""
 
     id: str
     generation: int
     queues: tuple[str, ...]
     consumers: tuple[str, ...]
-    started_at: datetime
-    alive_until: datetime
-    alive: bool
-    in_flight: int
 
     def serves(self, consumer: str, queue: str) -> bool:
         """Whether it claims the deliveries of this consumer in this queue. A worker without queues serves all of them."""
         return consumer in self.consumers and (not self.queues or queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord(LiveWorker):
+    """A worker instance in the store, with its lease and the number of deliveries that it holds."""
+
+    started_at: datetime
+    alive_until: datetime
+    alive: bool
+    in_flight: int
 
 
 @operation(single=True)
@@ -82,4 +88,11 @@ def workers() -> Steps[list[WorkerRecord]]:
     return [_read_worker(row) for row in (yield Query("workers"))]
 
 
+@operation(reads=True)
+def live_workers() -> Steps[list[LiveWorker]]:
+    """The workers with a valid lease, oldest first. Unlike `workers`, it does not read deliveries."""
+    return [_read_live_worker(row) for row in (yield Query("live_workers"))]
+
+
 _read_worker = row_reader(WorkerRecord)
+_read_live_worker = row_reader(LiveWorker)

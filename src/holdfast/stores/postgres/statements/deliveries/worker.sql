@@ -34,3 +34,7 @@ where w.alive_until < now() - :older_than::interval
 select w.id, w.generation, w.queues, w.consumers, w.started_at, w.alive_until, w.alive_until > now(),
        (select count(*) from {hf}delivery d where d.status = 'in_flight' and d.locked_by = w.id)
 from {hf}worker w order by w.started_at, w.id
+
+-- name: live_workers
+-- The workers with a valid lease. Their deliveries are not counted, because that reads the index of deliveries in flight.
+select w.id, w.generation, w.queues, w.consumers from {hf}worker w where w.alive_until > now() order by w.started_at, w.id
