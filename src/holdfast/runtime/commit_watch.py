@@ -47,7 +47,7 @@ class CommitWatch:
             loop = None
         with self._change:
             if len(self._waiting) >= _MOST:
-                log.warning("reactions dropped", number=1, reason="too many open transactions", event_id=str(message))
+                log.warning("reactions dropped", count=1, reason="too many open transactions", event_id=str(message))
                 return
             self._waiting[message] = _Waiting(call, loop, time.monotonic() + _GIVEN_UP_AFTER)
             self._change.notify()
@@ -89,7 +89,7 @@ class CommitWatch:
             # On SQLite the transaction may still create the tables.
             return 0
         except HoldfastError as error:
-            log.error("reactions dropped", number=len(ids), error=str(error))
+            log.error("reactions dropped", count=len(ids), error=str(error))
             return None
         now = time.monotonic()
         with self._change:

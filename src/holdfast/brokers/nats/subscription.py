@@ -83,7 +83,7 @@ async def _ensure_consumer(connection: NatsConnection, stream: "NatsStream", inf
         # This process has consumed before: continue after the acknowledged records; a new stream starts at its beginning.
         first = stream.floors.get((name, info.created), 0) + 1
         begin = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": first}
-        log.warning("consumer group recreated", source=stream.name, first=first)
+        log.warning("consumer group recreated", source=stream.name, first_sequence=first)
     return await connection.jetstream.add_consumer(
         name, ConsumerConfig(durable_name=stream.group, ack_policy=AckPolicy.EXPLICIT, **begin, **settings)
     )
@@ -134,7 +134,7 @@ class NatsSubscription:
         return Lag(waiting=consumer.num_pending, unacknowledged=consumer.num_ack_pending)
 
     async def _update_floor(self) -> None:
-        """Notes up to which sequence every record is acknowledged; tries again later if the server does not answer."""
+        """Records up to which sequence everything is acknowledged; tries again later if the server does not answer."""
         self._floor_at = asyncio.get_running_loop().time()
         try:
             await self.lag()

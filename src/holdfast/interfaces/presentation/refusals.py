@@ -30,7 +30,7 @@ class Refusals:
         self._authenticated, self._anonymous = RateLimit(), RateLimit()
 
     async def record(self, actor: str, method: str, path: str, why: str, came_from: str | None) -> None:
-        """Records that `actor` was refused. Errors of the store are logged, not raised."""
+        """Records that a request of `actor` was refused. Errors of the store are logged, not raised."""
         authenticated = actor != UNAUTHENTICATED
         unrecorded = (self._authenticated if authenticated else self._anonymous).take()
         if unrecorded is None:
@@ -42,7 +42,7 @@ class Refusals:
             actor_key=actor,
             operation=f"{method} {path}",
             error=why,
-            where=self._kind,
+            interface=self._kind,
             client=came_from,
             **more,
         )
