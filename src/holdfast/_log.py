@@ -50,7 +50,7 @@ class Background:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Inside, `submit` never blocks. At the end the queued lines are written, for at most a second."""
+        """Inside the block, `submit` never blocks. At its end the queued lines are written, for at most a second."""
         self.start()
         try:
             yield

@@ -311,7 +311,7 @@ def test_a_schedule_is_put_shown_and_removed(shop: Shop) -> None:
     assert shop.run("schedules", "put", "mail:8", "mail", "--at", "2020-01-01T00:00Z").exit_code == 2
     without_zone = shop.run("schedules", "put", "mail:8", "mail", "--at", "2099-01-01T00:00")
     assert without_zone.exit_code == 2
-    assert "at is '2099-01-01T00:00', without a time zone; add Z for UTC" in without_zone.stderr
+    assert "`at` is '2099-01-01T00:00', without a time zone; add Z for UTC" in without_zone.stderr
     assert shop.run("schedules", "put", "mail:8", "mial", "--every", "1h").exit_code == 3
     assert shop.run("schedules", "remove", "mail:7", "--yes").exit_code == 0
     assert shop.run("schedules", "show", "mail:7").exit_code == 3

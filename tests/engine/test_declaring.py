@@ -136,13 +136,13 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("cron expression is 7", lambda hf: hf.cron(7)),  # type: ignore[arg-type]
     ("tz is 1; give the name", lambda hf: hf.cron("* * * * *", tz=1)),  # type: ignore[arg-type]
     # What would be called without being run.
-    ("it has a yield", lambda hf: hf.consumer("a")(generator)),
-    ("it has a yield", lambda hf: hf.job()(async_generator)),
+    ("it contains yield", lambda hf: hf.consumer("a")(generator)),
+    ("it contains yield", lambda hf: hf.job()(async_generator)),
     ("it is a job already", lambda hf: hf.consumer("a")(hf.job()(pay))),
     ("decorate a function", lambda hf: hf.consumer("a")(Handles)),
     ("its __call__ is async", lambda hf: hf.consumer("a", name="handles")(Handles())),
     ("has no name;", lambda hf: hf.consumer("a")(Handles())),
-    ("it has a yield", lambda hf: hf.reaction("a")(generator)),
+    ("it contains yield", lambda hf: hf.reaction("a")(generator)),
 ]
 
 
@@ -288,8 +288,8 @@ MISTAKES: list[tuple[str, Callable[[Any], Any]]] = [
         lambda hf: hf.sync.publish({"a": 1}, conn=None),
     ),
     ("NoneType is not an event class", lambda hf: hf.sync.publish(None, conn=None)),
-    ("publish_many takes a list .* got a OrderPlaced", lambda hf: hf.sync.publish_many(OrderPlaced(1), conn=None)),
-    ("publish_many takes a list .* got a str", lambda hf: hf.sync.publish_many("order.placed", conn=None)),
+    ("publish_many takes a list .* not OrderPlaced", lambda hf: hf.sync.publish_many(OrderPlaced(1), conn=None)),
+    ("publish_many takes a list .* not str", lambda hf: hf.sync.publish_many("order.placed", conn=None)),
     ("give tuples of a name and a payload", lambda hf: hf.sync.publish_many([("a", {}, 1)], conn=None)),
     ("headers: is of type list; give a dict", lambda hf: hf.sync.publish("a", {}, conn=None, headers=["x"])),
     ("@event on OrderPlaced lacks its name", lambda hf: event(wrong(OrderPlaced))),

@@ -328,7 +328,7 @@ async def test_wrong_declarations_are_refused_with_the_remedy(hf: Holdfast, make
     wrong: Any = hf.group
     untyped: Any = resize.call
     for call, problem in (
-        (lambda: wrong(resize.call(1)), "takes a list of calls, and got a JobCall"),
+        (lambda: wrong(resize.call(1)), "takes a list of calls, not JobCall"),
         (lambda: wrong([resize]), "item 0 of hf.group is resize without its arguments"),
         (lambda: wrong([3]), "item 0 of hf.group is of type int"),
         (lambda: wrong([], on_failure="skipp"), "did you mean 'skip'"),
@@ -339,7 +339,7 @@ async def test_wrong_declarations_are_refused_with_the_remedy(hf: Holdfast, make
         (lambda: resize.then(ordered), "order_by= or debounce="),
         (lambda: resize.then(limited), "flow control by n"),
         (lambda: resize.then(report.using(delay="1h")), "leave delay= out"),
-        (lambda: wrong([]).then(print), "then() got a value of type builtin_function_or_method; give a job"),
+        (lambda: wrong([]).then(print), "then() takes a job, and this value is of type builtin_function_or_method"),
         (lambda: hf.group([resize.call(1)]).then(foreign)._build(), "belongs to another app"),
     ):
         with pytest.raises(ConfigurationError) as refused:

@@ -393,7 +393,7 @@ async def test_a_job_does_not_wait_for_its_own_group(hf: Holdfast) -> None:
             await groups[0].result(timeout="15s")
     (failed,) = await groups[0].members()
     assert failed.error is not None
-    assert "it is a job of the group; let the job in .then(...) use the result" in failed.error
+    assert "because member is a job of the group; let the job in .then(...) use the result" in failed.error
 
 
 @pytest.mark.parametrize("of", ["job", "group"])
@@ -460,7 +460,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], problem: str) -> Non
     hf = Holdfast("sqlite:///shop.db")
     with pytest.raises(ConfigurationError, match=problem):
         hf.consumer("order.placed", name="bill", **options)(lambda order: order)
-    with pytest.raises(ConfigurationError, match="rebuild runs a projector again"):
+    with pytest.raises(ConfigurationError, match="a rebuild runs it again"):
         hf.projector("order.placed", name="p", result="1h")(lambda order: None)
     with pytest.raises(ConfigurationError, match="direct=True stores no successes"):
         hf.consumer("order.placed", source=redis.stream("s", group="g"), direct=True, result="1h")

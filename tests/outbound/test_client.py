@@ -258,7 +258,7 @@ def test_an_async_token_is_awaited_or_refused(client: Colour) -> None:
         client(token=token).get("/x")
         assert client.server.requests[0].headers["authorization"] == "Bearer later"
     else:
-        with pytest.raises(TerminalError, match="give a plain one"):
+        with pytest.raises(TerminalError, match="give it a synchronous one"):
             client(token=token).get("/x")
         assert client.server.requests == []
 

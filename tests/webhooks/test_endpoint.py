@@ -38,7 +38,7 @@ URL = "https://acme.test/in"
         ({"events": "order.*"}, ConfigurationError, "list"),
         ({"events": ["order..placed"]}, InvalidName, "pattern"),
         ({"events": ["*.placed"]}, InvalidName, "pattern"),
-        ({"events": [f"a{n}" for n in range(51)]}, ConfigurationError, "51 events"),
+        ({"events": [f"a{n}" for n in range(51)]}, ConfigurationError, "51 event types"),
         ({"tenant": "a b"}, InvalidName, "tenant"),
         ({"tenant": ""}, InvalidName, "tenant"),
         ({"secret": "hunter2"}, ConfigurationError, "whsec_"),

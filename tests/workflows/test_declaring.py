@@ -188,7 +188,7 @@ REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_wrong_type, r"takes a: dict\[str, int\], but step a returns str; give both the same type"),
     (_input_of_another_type, "takes n: str, but step a takes n: int; give both the same type"),
     (_input_with_another_default, "different defaults in steps a and c"),
-    (_named_like_an_input, "has the name of a parameter of step a"),
+    (_named_like_an_input, "is named like a parameter of step a"),
     (
         _misspelt_result,
         "parameter reserv of step c would be an argument of start; did you mean the result of step reserve?",

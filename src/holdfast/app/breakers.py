@@ -17,6 +17,6 @@ class Breakers:
         return self._made[name]
 
     def invalidate(self) -> None:
-        """Discards what the breakers have read: the store or the time was changed."""
+        """Discards the state that the breakers have read, after the store or the clock was changed."""
         for breaker in self._made.values():
             breaker.forget()

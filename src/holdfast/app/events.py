@@ -10,7 +10,7 @@ from holdfast.stores.event_log.log import START, Cursor, EventFilter, LogPage, L
 
 
 class EventPage(NamedTuple):
-    """Events in order. Pass `cursor` as `after` to read the next page; without `more` this was the last one."""
+    """Events in order. Pass `cursor` as `after` to read the next page; if `more` is false, this was the last page."""
 
     events: list[Message]
     cursor: str

@@ -71,7 +71,8 @@ class Holdfast(Router):
         >>> hf = Holdfast("sqlite:///shop.db")
 
     `dsn` is `sqlite:///path` or `postgresql://…`, by default the environment variable `HOLDFAST_DSN`. `source` names
-    this producer; an event's key is unique within it, a job's within the job's name. Connections open at their first use.
+    this producer: the key of an event is unique within its source, the key of a job within the name of the job.
+    Connections open at their first use.
     """
 
     @checks_options

@@ -82,7 +82,7 @@ class RecordDecoder:
                 return None
             if type == RAW_TYPE:
                 # Its stored record would be decoded as if it came from any stream that the sender names.
-                raise self._unreadable(record, f"only Holdfast creates messages of the type {RAW_TYPE}")
+                raise self._unreadable(record, f"only Holdfast creates messages of type {RAW_TYPE}; send another type")
             identity = record.id if event is None else f"{event.source}#{event.id}"
             if self.events is None:
                 key = self._key(identity)

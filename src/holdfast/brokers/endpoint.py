@@ -35,7 +35,7 @@ class BrokerEndpoint:
     def open(
         self, consumer: str | None = None
     ) -> AbstractAsyncContextManager[Sender] | AbstractAsyncContextManager[Subscription]:
-        """With the name of a consumer: a subscription. Without: a sender."""
+        """Opens a subscription for the consumer, or a sender if no consumer is given."""
         if consumer is None:
             sender: AbstractAsyncContextManager[Sender] = self._module("sender").open_sender(self)
             return sender

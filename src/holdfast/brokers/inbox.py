@@ -133,7 +133,7 @@ class Inbox:
 
     @property
     def is_paused(self) -> bool:
-        """False: a paused consumer still collects deliveries."""
+        """Always false: a paused consumer still collects deliveries."""
         return False
 
     def __init__(
@@ -193,7 +193,8 @@ class Inbox:
 class EventInbox(Inbox):
     """Stores records as events: each subscriber gets a delivery.
 
-    A pause stops fetching. The backlog of a consumer does not: it would stop the events of all others.
+    A pause stops fetching. A long backlog of one consumer does not, because it would also stop the events of all
+    others.
     """
 
     async def ready(self) -> bool:

@@ -30,7 +30,10 @@ class EventRule:
     trusts_headers: bool
 
     def key_of(self, record: Record, body: object, headers: Mapping[str, str]) -> str | None:
-        """The key of a record; None if it has no rule. Raises `ValueError` for a record without a key."""
+        """The key of a record; None without a key rule.
+
+        Raises `ValueError` for a record without the key that the rule names.
+        """
         if self.key is None:
             return None
         value: Any = body

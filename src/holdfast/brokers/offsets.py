@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class TrackedOffset:
-    """One delivered record. Compared by identity: after a rewind, another one has the same offset."""
+    """One delivered record. Compared by identity: after a rewind, another instance has the same offset."""
 
     partition: int
     offset: int
@@ -29,7 +29,7 @@ class Offsets:
         self._committed: int | None = None
 
     def __len__(self) -> int:
-        """The number of records that are not done, or are done after one that is not."""
+        """The number of records that are not done, or that are done but follow one that is not."""
         return len(self._pending)
 
     def __contains__(self, tracked: TrackedOffset) -> bool:
@@ -56,7 +56,7 @@ class Offsets:
             self.settle(self.track(offset - 1))
 
     def settle(self, tracked: TrackedOffset) -> None:
-        """Marks a record as done. Records that are not tracked here have no effect."""
+        """Marks a record as done. Does nothing for a record that is not tracked here."""
         tracked.done = True
         while self._pending and self._pending[0].done:
             self._position = self._pending.popleft().offset + 1

@@ -70,7 +70,7 @@ def budget(delivery: AttemptCounts, policy: RetryPolicy) -> int:
 
 
 def suspect_after(expiries: int) -> bool:
-    """Whether a delivery with this many expired leases must run alone, because its workers keep dying."""
+    """Whether a delivery with this many expired leases must run alone, because it may crash its workers."""
     return expiries >= SUSPECT_EXPIRIES
 
 

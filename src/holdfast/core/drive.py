@@ -67,7 +67,7 @@ def expand(
 ) -> Generator[Step, Answer, Returned]:
     """Replaces each request of a generator with the requests of another generator, whose result is sent back.
 
-    An error during a request is raised as `translate` returns it, or as it is.
+    An error during a request is converted by `translate`; if that returns None, the error is raised unchanged.
     """
     try:
         request = next(steps)

@@ -35,7 +35,7 @@ By = str | Callable[[Any], object]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `max` deliveries hold a lease at the same time over all workers; with `by`, of each key.
+    """At most `max` deliveries hold a lease at the same time over all workers; with `by`, `max` of each key.
 
     Examples:
         >>> Limit(2, by="tenant_id")
@@ -53,7 +53,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Limits how many deliveries are claimed in any window, retries included; with `by`, for each key.
+    """Limits how many deliveries are claimed in any window, retries included; with `by`, each key has this rate.
 
     Examples:
         >>> Rate("90/10s").count, Rate("90/10s").window
@@ -108,7 +108,7 @@ class Queue:
 
     @property
     def flow(self) -> FlowSettings | None:
-        """The settings that its lanes have in common."""
+        """The limit and the rate as settings of all lanes of the queue; None without both."""
         if self.limit is None and self.rate is None:
             return None
         return FlowSettings(
@@ -137,7 +137,7 @@ class KeyRule:
         return f"{_HEADER}{self.name}" if self.kind == "header" else self.name
 
     def same(self, other: KeyRule | None) -> bool:
-        """Whether both give the same keys; functions are compared by identity."""
+        """Whether both rules give the same keys; functions are compared by identity."""
         return other is not None and (self.kind, self.name, self.function) == (other.kind, other.name, other.function)
 
     @property

@@ -36,7 +36,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The handler requested another run later, or this worker cannot run it because of `error`."""
+    """The handler requested another run later, or this worker cannot run the delivery because of `error`."""
 
     delay: timedelta
     error: ErrorReport | None = None

@@ -52,10 +52,10 @@ def schedule_text(cron: str | None, every: Duration | None, at: datetime | None,
     if every is not None:
         interval = to_timedelta(every, name="every")
         if interval < SHORTEST:
-            raise ConfigurationError(f"every is {every!r}; the shortest interval is 1s")
+            raise ConfigurationError(f"`every` is {every!r}; the shortest interval is 1s")
         return _EVERY + format_duration(interval)
     if not isinstance(at, datetime) or at.tzinfo is None:
-        raise ConfigurationError(f"at is {at!r}; give a datetime with a time zone, such as datetime.now(UTC) + delay")
+        raise ConfigurationError(f"`at` is {at!r}; give a datetime with a time zone, such as datetime.now(UTC) + delay")
     return AT
 
 
@@ -102,7 +102,7 @@ def next_occurrence(expression: str, tz: str, last: datetime, now: datetime) -> 
 def occurrences_to_run(
     expression: str, tz: str, missed: Missed, last: datetime, now: datetime, at: datetime | None = None
 ) -> tuple[list[datetime], datetime | None]:
-    """The occurrences after `last` to run now, and the newest one that is dealt with then; `at` is a single time."""
+    """The occurrences after `last` to run now, and the newest one that is handled by that; `at` is a single time."""
     most = _MOST if missed is Missed.ALL else 1
     if expression == AT:
         due = [at] if at is not None and at <= now else []

@@ -29,7 +29,7 @@ class DeliveryAdmin(admin.ModelAdmin):
         return False
 
     def get_urls(self) -> list[Any]:
-        """Only the list: a delivery is shown by the console."""
+        """Serves only the list: the web console shows single deliveries."""
         return [one for one in super().get_urls() if one.name == "holdfast_admindelivery_changelist"]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:

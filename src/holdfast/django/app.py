@@ -68,7 +68,7 @@ class DjangoHoldfast(Holdfast):
 
     @contextlib.contextmanager
     def on_store(self, store: Store) -> Iterator[None]:
-        """Inside, the app uses this store. For tests."""
+        """Inside the block, the app uses this store. For tests."""
         before = self._bound
         self._bound, self._given_store = None, store
         try:

@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError, SchemaMismatch
 
 
 class HoldfastConfig(AppConfig):
-    """`"holdfast.django"` in `INSTALLED_APPS`."""
+    """The app configuration of `"holdfast.django"` in `INSTALLED_APPS`."""
 
     name = "holdfast.django"
     label = "holdfast"

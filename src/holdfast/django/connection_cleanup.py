@@ -10,7 +10,7 @@ from django.db import connections
 
 
 def with_cleanup(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with connections closed before and after it that are unusable or older than `CONN_MAX_AGE`."""
+    """Wraps a function: before and after it, connections that are unusable or older than `CONN_MAX_AGE` are closed."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -35,7 +35,7 @@ def with_cleanup(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def close_stale_connections() -> None:
-    """Closes the connections of this thread that are unusable or too old. One in a transaction belongs to a test."""
+    """Closes connections of this thread that are unusable or too old, except one in a transaction, as in tests."""
     for one in connections.all(initialized_only=True):
         if not one.in_atomic_block:
             one.close_if_unusable_or_obsolete()

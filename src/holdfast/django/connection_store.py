@@ -58,7 +58,7 @@ class ConnectionStore:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Inside, the alias is the connection of the store in this thread too, and no other thread uses it."""
+        """Inside the block, the alias stands for the store's connection in this thread, and no other thread uses it."""
         with self._lock:
             before = getattr(connections._connections, self._alias, None)
             if before is self._database:
@@ -92,7 +92,7 @@ class ConnectionStore:
         await asyncio.Event().wait()
 
     def hint_is_scheduled(self) -> bool:
-        """True: no hint is needed."""
+        """Always true: no hint is needed."""
         return True
 
     async def hint(self, topic: Topic = Topic.WORK) -> None:

@@ -299,8 +299,9 @@ def unavailable() -> StoredResponse:
     return problem(
         503,
         "idempotency-store-unavailable",
-        "The request did not run",
-        "It is currently unknown whether this request has already run. Retry shortly with the same key.",
+        "The request was not started",
+        "The idempotency records are unavailable, so it is unknown whether an earlier request with this key ran. Retry "
+        "shortly with the same key.",
         retry_after=1,
     )
 
@@ -329,7 +330,7 @@ def make_engine(
     if (hf is None) is (records is None):
         what = "neither hf= nor records=" if hf is None else "both hf= and records="
         raise ConfigurationError(
-            f"HTTP idempotency got {what}; give hf= to keep its records in the database of the app, or records=RedisRecords(url)"
+            f"HTTP idempotency got {what}; give hf= to keep records in the app's database, or records=RedisRecords(url)"
         )
     if records is None:
         if not hasattr(type(hf), "ops"):

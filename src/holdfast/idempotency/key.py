@@ -19,7 +19,10 @@ _ERROR = 400
 
 
 class IdempotencyKey:
-    """The key of the current request. Without a key `complete` does nothing, so the same handler works with and without."""
+    """The key of the current request.
+
+    Without a key `complete` does nothing, so the same handler works with and without one.
+    """
 
     def __init__(self, engine: IdempotencyEngine, reservation: Reservation | None) -> None:
         self._engine, self._reservation = engine, reservation

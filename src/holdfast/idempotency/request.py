@@ -52,7 +52,7 @@ def read_key(given: Sequence[str]) -> str | None:
     if any(not " " <= character <= "~" for character in key):
         raise InvalidKey(key, "it has characters that are not printable ASCII; use a UUID, for example")
     if key is value and any(character in ' ,;"\\' for character in key):
-        raise InvalidKey(key, "a key with blanks, commas, semicolons, quotes or backslashes must be quoted")
+        raise InvalidKey(key, "put a key with spaces, commas, semicolons, quotes or backslashes in double quotes")
     return key
 
 

@@ -132,13 +132,13 @@ def plan_cancel(
 def replay(
     ids: Sequence[UUID], *, actor: str, reason: str | None = None, generation: int | None = None, rerun: bool = False
 ) -> TaskSteps[Report]:
-    """Replays these dead letters; reports those that it skipped, each with its reason. Up to 100 are one transaction."""
+    """Replays these dead letters, up to 100 in one transaction; reports those that it skipped, with their reasons."""
     request = PlanRequest(action=Action.REPLAY, filter=Filter(ids=tuple(ids)), rerun=rerun)
     return (yield from _execute_now(request, actor, reason, generation))
 
 
 def discard(ids: Sequence[UUID], *, actor: str, reason: str | None = None) -> TaskSteps[Report]:
-    """Discards these dead letters permanently; they can still be listed. Up to 100 are one transaction."""
+    """Discards these dead letters permanently, up to 100 in one transaction; they can still be listed."""
     return (yield from _execute_now(PlanRequest(action=Action.DISCARD, filter=Filter(ids=tuple(ids))), actor, reason))
 
 

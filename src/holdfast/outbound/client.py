@@ -244,7 +244,7 @@ class _SyncTransport:
         if inspect.isawaitable(token):
             if inspect.iscoroutine(token):
                 token.close()
-            raise TerminalError("SyncServiceClient was given an async token function; give a plain one")
+            raise TerminalError("SyncServiceClient has an async token function; give it a synchronous one")
         return token
 
     def admit(self, breaker: CircuitBreaker) -> Permit:

@@ -37,13 +37,17 @@ class ResponseBody:
         if encoding not in ("", "identity", *ENCODINGS):
             # A small chunk in another encoding, or in several, can expand to gigabytes before its size is checked.
             raise InvalidPayload(
-                "$", f"{service} answered {method} in an encoding that was not requested: {encoding[:50]!r}"
+                "$",
+                f"{service} answered {method} in an encoding that was not requested, {encoding[:50]!r}; "
+                "correct the service",
             )
 
     def add(self, chunk: bytes) -> None:
         self._size += len(chunk)
         if self._size > self._max_bytes:
-            raise InvalidPayload("$", f"{self._service} answered {self._method} with over {self._max_bytes:,} bytes")
+            raise InvalidPayload(
+                "$", f"{self._service} answered {self._method} with over {self._max_bytes:,} bytes; raise max_response"
+            )
         self._chunks.append(chunk)
 
     @property

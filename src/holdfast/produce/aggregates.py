@@ -158,7 +158,7 @@ class _Collector:
                 collected.waiting.extend(raised)
 
     def publish(self, session: "Session", _: object) -> None:
-        """After a flush, when every object has its identity and can be read."""
+        """Publishes the collected events after a flush, when every object has its identity and can be read."""
         collected: _Collected | None = session.info.get(_COLLECTED)
         if collected is None or not collected.waiting:
             return

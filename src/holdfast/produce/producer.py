@@ -318,8 +318,8 @@ class Producer:
     def _must_confirm(self) -> bool:
         """Whether to query the subscriptions that a caller's transaction may not have committed.
 
-        Until they are confirmed, lists that name them are not cached: a rollback would leave them there. A subscription
-        that was rolled back stays unconfirmed, which is harmless.
+        Until they are confirmed, lists that name them are not cached: after a rollback the cache would still contain
+        them. A subscription that was rolled back stays unconfirmed, which is harmless.
         """
         if time.monotonic() < self._confirmed_at + _CONFIRM_SECONDS:
             return False
@@ -332,7 +332,7 @@ def _check_events(events: Sequence[object]) -> None:
         return
     if not isinstance(events, Collection) or isinstance(events, str | bytes | Mapping) or hasattr(events, "_fields"):
         raise ConfigurationError(
-            f"publish_many takes a list of events, and got a {type(events).__name__}; give instances, or tuples of a name "
+            f"publish_many takes a list of events, not {type(events).__name__}; give instances, or tuples of a name "
             "and a payload"
         )
 
@@ -367,7 +367,7 @@ def _described(events: Sequence[object], checks: bool) -> list[tuple[str, object
 
 @contextlib.contextmanager
 def _tables_created_later() -> Iterator[None]:
-    """The first publish into a new file finds no table to lock; creating the tables takes the lock."""
+    """Ignores that the first publish into a new file finds no table to lock: creating the tables takes the lock."""
     try:
         yield
     except Exception as error:

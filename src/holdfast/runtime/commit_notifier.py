@@ -48,8 +48,8 @@ class CommitNotifier:
     async def drain(self) -> None:
         """Waits shortly for notifications in progress, and cancels the others.
 
-        After the store is closed, one would open a connection that stays open. A silent server must not delay the end of
-        the process: without a notification a worker finds the work by polling.
+        After the store is closed, a notification would open a connection that stays open. A silent server must not
+        delay the end of the process: without a notification a worker finds the work by polling.
         """
         if self._sending:
             _, late = await asyncio.wait(self._sending, timeout=_CLOSE_SECONDS)

@@ -83,8 +83,8 @@ def _refuse_in_loop() -> None:
 class CompletionWatcher:
     """Finds out when deliveries and runs have ended. Its thread exists only while a caller waits.
 
-    A notification of a worker wakes it, and an interval that grows to a second replaces notifications that are lost. A
-    query asks for everything that callers of this process wait for.
+    A notification of a worker wakes it, and an interval that grows to a second replaces notifications that are lost.
+    One query covers everything that callers of this process wait for.
     """
 
     def __init__(self, store: Store) -> None:

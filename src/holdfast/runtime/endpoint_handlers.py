@@ -126,7 +126,7 @@ class EndpointHandlers:
         )
         known = self._known.get(ctx.consumer)
         if known is None:
-            raise TerminalError(f"the endpoint of {ctx.consumer} is gone from the store")
+            raise TerminalError(f"the endpoint of {ctx.consumer} is no longer in the store; discard the delivery")
         known.check_decrypted()
         await self._the_dispatcher().deliver(known, event, record)
 

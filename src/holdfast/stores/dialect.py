@@ -51,7 +51,7 @@ class Dialect(Protocol):
     name: str
     statements: Statements
     streams: bool
-    """Whether to stream thousands of rows is faster than a statement for each thousand."""
+    """Whether streaming thousands of rows is faster than one statement per thousand rows."""
     encryption: Encryption | None
     """Encrypts and decrypts the values of every operation; None in an app without a cipher."""
 

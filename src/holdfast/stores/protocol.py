@@ -72,7 +72,7 @@ class Store(Protocol):
         ...
 
     def hint_is_scheduled(self) -> bool:
-        """Whether listeners will notice a commit of now without another `hint`."""
+        """Whether listeners will notice a commit made before this call without another `hint`."""
         ...
 
     async def hint(self, topic: Topic = Topic.WORK) -> None:

@@ -50,8 +50,8 @@ class Clock:
         self._app, self._store = app, app.store
 
     def advance(self, by: Duration) -> None:
-        """Everything stored looks `by` older: retries fall due, leases run out, schedules have missed occurrences,
-        open circuits may be probed."""
+        """Moves all stored times back by `by`: retries become due, leases expire, schedules have missed occurrences,
+        and open circuits may be probed."""
         self._store.run_sync(travel(to_timedelta(by, name="by")))
         self._app._breakers.invalidate()
 
@@ -105,9 +105,12 @@ class Harness:
     async def run_workflow(
         self, workflow: Workflow, /, *args: Any, signals: Mapping[str, object] | None = None, **kwargs: Any
     ) -> Any:
-        """Starts a run, sends it the `signals`, drains it, and returns its result. Time passes for its sleeps and waits.
+        """Starts a run, sends it the `signals`, drains it, and returns its result.
 
-        Raises `WorkflowFailed` if it failed, and fails the test if it waits for a signal or a trigger that was not sent.
+        The clock is advanced for sleeps and waits.
+
+        Raises `WorkflowFailed` if the run failed, and fails the test if it waits for a signal or a trigger that was
+        not sent.
         """
         run = await workflow.start(*args, **kwargs)
         for name, value in (signals or {}).items():

@@ -106,7 +106,7 @@ def _one_key(given: Mapping[str, Any]) -> KeyRule | None:
         if not rule.same(other):
             raise ConfigurationError(
                 f"{first} uses the key {rule.name!r} and {option} the key {other.name!r}; a consumer has one key. Give both "
-                "the same, or split the work into two consumers"
+                "the same key, or split the work into two consumers"
             )
     return rule
 
@@ -141,7 +141,7 @@ def _check_combination(settings: FlowSettings, given: Mapping[str, Any]) -> None
         raise ConfigurationError("max_wait= bounds debounce=; give debounce= as well")
     if settings.debounce is not None:
         if settings.max_wait is not None and settings.max_wait < settings.debounce:
-            raise ConfigurationError("max_wait= is shorter than debounce=; give a longer one")
+            raise ConfigurationError("max_wait= is shorter than debounce=; give a longer max_wait=")
         _alone(
             "debounce",
             {

@@ -165,7 +165,7 @@ def _result(kind: Kind, options: HandlerOptions) -> timedelta | None:
     if keep is None:
         return None
     if kind is Kind.PROJECTOR:
-        raise ConfigurationError("a rebuild runs a projector again without results; leave result= out")
+        raise ConfigurationError("a projector keeps no results, because a rebuild runs it again; leave result= out")
     if options.get("batch") is not None:
         raise ConfigurationError("a batch handler returns one value for many events; leave result= or batch= out")
     if options.get("dedupe", False):

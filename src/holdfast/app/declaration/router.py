@@ -67,14 +67,14 @@ class Router(Declarations):
         the store, or with `start="now"`. The name must never change; it defaults to the function's.
 
         With a `source` it gets the records of a broker instead, such as `redis.stream("payments", group="shop")`: each
-        is stored, then acknowledged, then run. `direct=True` runs the handler on the record, `concurrency` at a time, and
-        stores only failures. `origin` names the broker if two have streams of the same name. A copy of each dead letter goes
-        to `dead_letters`, if given. Only the request, trace and correlation ids of a record are passed on to the handler's
-        calls and events. With `trust_identity=True` all headers are, such as a user's or a tenant's id: use it only if you
-        trust everyone who can write to the stream.
+        is stored, then acknowledged, then run. `direct=True` runs the handler on the record, `concurrency` at a time,
+        and stores only failures. `origin` names the broker if two have streams of the same name. A copy of each dead
+        letter goes to `dead_letters`, if given. Only the request, trace and correlation ids of a record are passed on
+        to the handler's calls and events. With `trust_identity=True` all its headers are passed on, such as a user's
+        or a tenant's id: use it only if you trust everyone who can write to the stream.
 
-        With `batch=100, within="2s"` the function takes a list of up to 100 events: it runs when 100 are due, or when the
-        oldest has been due for two seconds (default one second). Raise `BatchError` if some of them failed.
+        With `batch=100, within="2s"` the function takes a list of up to 100 events: it runs when 100 are due, or when
+        the oldest has been due for two seconds (default one second). Raise `BatchError` if some of them failed.
         """
         check_options(Router.consumer, options)
         if source is None and (
@@ -169,7 +169,7 @@ class Router(Declarations):
         return decorate
 
     def reaction(self, *events: str | type) -> Callable[[F], F]:
-        """Runs the function in this process right after an event's commit. It is fast, and lost if the process dies.
+        """Runs the function in this process right after an event's commit. If the process dies first, the run is lost.
 
         It has the signature of a consumer: change the decorator to make it durable.
         """
@@ -222,12 +222,13 @@ class Router(Declarations):
         dead_letters: Target | None = None,
         trust_identity: bool = False,
     ) -> None:
-        """Stores each record of a broker as an event, once for each key; consumers and projectors get it as any event.
+        """Stores each record of a broker as an event for all consumers and projectors, once for each key.
 
-        `hf.ingest(kafka.topic("orders", group="shop"), as_=OrderPlaced, key="order.id")`. `key` is a payload path, a header
-        (`"header:dedupe-key"`) or a function of the payload; without it, the id of the CloudEvent or record. The record is
-        acknowledged after the commit. One that does not fit the class, or has no key, becomes a dead letter of the ingest.
-        Pause it like a consumer of its name. The other options are those of `@hf.consumer(source=...)`.
+        `hf.ingest(kafka.topic("orders", group="shop"), as_=OrderPlaced, key="order.id")`. `key` is a payload path, a
+        header (`"header:dedupe-key"`) or a function of the payload; without it, the id of the CloudEvent or record.
+        The record is acknowledged after the commit. A record that does not fit the class, or has no key, becomes a
+        dead letter of the ingest. Pause it like a consumer of its name. The other options are those of
+        `@hf.consumer(source=...)`.
         """
         name = ingest_name(source, name)
         patterns, known = event_patterns(f"hf.ingest {name}: as_", (as_,))

@@ -209,7 +209,7 @@ def new_group(runtime: Callable[[], Runtime], calls: Iterable[JobCall], on_failu
     """A group of these calls; raises `ConfigurationError` for anything that is not a call."""
     given: Any = calls
     if isinstance(given, str | bytes | dict) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"hf.group takes a list of calls, and got a {type(given).__name__}; {_CALLS}")
+        raise ConfigurationError(f"hf.group takes a list of calls, not {type(given).__name__}; {_CALLS}")
     taken = list(given)
     for position, call in enumerate(taken):
         if not isinstance(call, JobCall):
@@ -256,7 +256,7 @@ def _check_following(call: JobCall, before: Sequence[JobCall], *, chain: bool) -
     job: Any = call.job
     if not hasattr(job, "_placement") or not hasattr(job, "handler"):
         raise ConfigurationError(
-            f"then() got a value {_described(job)}; give a job and its other arguments: .then(report, 'daily')"
+            f"then() takes a job, and this value is {_described(job)}; write .then(report, 'daily')"
         )
     handler, where = job.handler, job._placement
     if handler.kind is Kind.COMMAND:

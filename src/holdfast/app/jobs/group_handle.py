@@ -134,8 +134,8 @@ def _check_wait(runtime: Runtime, running: CurrentRun, id: UUID, one: Unfinished
     else:
         return
     raise ConfigurationError(
-        f"{running.consumer} cannot wait for the result of group {id}, which cannot end before {running.consumer} ends: it {held}; "
-        f"{remedy}"
+        f"{running.consumer} cannot wait for the result of group {id}, which cannot end before {running.consumer} "
+        f"ends, because {running.consumer} {held}; {remedy}"
     )
 
 

@@ -222,13 +222,13 @@ class Job(Generic[P, R]):
         for option, value in (("key", where.key), ("unique", where.unique)):
             if value is not None:
                 raise ConfigurationError(
-                    f"{self.name}.enqueue_many would store one call under {option} {value!r} and drop the others; enqueue each "
-                    "with its own, or make it a command, whose key is built from its arguments"
+                    f"{self.name}.enqueue_many would store one call under {option} {value!r} and drop the others; "
+                    "enqueue each call with its own, or make it a command, whose key is built from its arguments"
                 )
         given: object = calls
         if not isinstance(given, Sequence) or isinstance(given, str | bytes | tuple):
             raise ConfigurationError(
-                f"{self.name}.enqueue_many takes a list of calls, and got a {type(calls).__name__}; {_CALLS}"
+                f"{self.name}.enqueue_many takes a list of calls, not {type(calls).__name__}; {_CALLS}"
             )
         runtime = self._runtime
         if self._key is None and calls and (alike := self._alike_messages(runtime, calls)) is not None:

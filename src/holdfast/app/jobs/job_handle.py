@@ -166,7 +166,8 @@ def _check_wait(runtime: Runtime, one: DeliveryOutcome) -> None:
     if running is not None and (held := place_held(runtime, running, one.consumer, one.queue)) is not None:
         raise ConfigurationError(
             f"{running.consumer} cannot wait for the result of {one.consumer} (delivery {one.id}), which cannot start before "
-            f"{running.consumer} ends: it holds {held}; enqueue {one.consumer} to another queue, or write both as steps of a workflow"
+            f"{running.consumer} ends, because {running.consumer} holds {held}; enqueue {one.consumer} to another "
+            "queue, or write both as steps of a workflow"
         )
 
 

@@ -171,7 +171,7 @@ def _quarantine(
 
 
 def occurrence(runtime: Runtime, schedule: StoredSchedule, at: datetime) -> NewMessage:
-    """The job that a schedule fires at a time; its key makes it one job for all schedulers."""
+    """The job that a schedule fires at a time; its key prevents that several schedulers enqueue it."""
     handler = runtime.handlers[schedule.job]
     return runtime.producer.build(
         f"job.{schedule.job}",

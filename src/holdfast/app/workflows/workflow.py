@@ -120,10 +120,10 @@ class Workflow:
         """Declares a step. It stays an ordinary function.
 
         It starts once the steps in `after` are done, and a `manual` one also needs its trigger. `exhausted` says what
-        happens when its attempts are used up: `"dead"` fails the run, `"block"` holds it until the step is replayed. When
-        the run fails, `undo` functions of all steps that ever started run, the latest first. A `mapped` step runs only through
-        `ctx.map`: its first parameter gets the item. `deadline` is how long after its first start the step must be done,
-        including all attempts and waits; when it has passed, `exhausted` applies.
+        happens when its attempts are used up: `"dead"` fails the run, `"block"` holds it until the step is replayed.
+        When the run fails, the `undo` functions of all started steps are called, the latest step first. A `mapped`
+        step runs only through `ctx.map`: its first parameter gets the item. `deadline` is how long after its first
+        start the step must be done, including all attempts and waits; when it has passed, `exhausted` applies.
         """
         before = _sequence(after)
         policy = _exhausted(self.name, exhausted)

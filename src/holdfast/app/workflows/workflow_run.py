@@ -25,8 +25,8 @@ from holdfast.stores.workflows.run import RunOutcome, RunStatus, run_outcome
 class WorkflowRun:
     """A run of a workflow. Its commands are stored first and applied by a worker, once per key.
 
-    They join the transaction of `conn`. Without it they commit at once in a separate one, or with Django in the open
-    `atomic` block, as `start` does.
+    They join the transaction of `conn`. Without it they commit at once in a separate transaction, or with Django in
+    the open `atomic` block, as `start` does.
 
     `created` says whether this start created it; the same key returns the same run.
     """
@@ -48,7 +48,8 @@ class WorkflowRun:
     async def signal(
         self, name: str, value: object = None, *, conn: Any = AMBIENT, key: str | None = None
     ) -> Published:
-        """Sends a signal to the run, in `conn`'s transaction; a repeated `key` sends nothing and returns the first one.
+        """Sends a signal to the run, in `conn`'s transaction; a repeated `key` sends nothing and returns the first
+        signal.
 
         A step that waits for it gets `value`. A signal that no step waits for is kept for the next wait of this name.
         """

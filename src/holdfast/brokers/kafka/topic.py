@@ -76,7 +76,7 @@ def topic(
     check_start(f"kafka topic {name}", start)
     if reserved := sorted(_RESERVED_OPTIONS & (options or {}).keys()):
         raise ConfigurationError(
-            f"kafka.topic({name!r}) sets {', '.join(reserved)}; remove this from options, Holdfast sets it"
+            f"kafka.topic({name!r}) sets {', '.join(reserved)}; leave that out of options, because Holdfast sets it"
         )
     return KafkaTopic(
         topic=name, group=group, servers=servers, start=start, timeout=timeout, options=dict(options or {})

@@ -40,7 +40,7 @@ class RabbitExchange(BrokerEndpoint):
         return f"rabbitmq:{self.exchange}"
 
     async def durability_warnings(self) -> list[str]:
-        """None: only the settings of a queue can lose a message."""
+        """No warnings: only the settings of a queue can lose a message."""
         return []
 
 
@@ -62,7 +62,8 @@ def queue(
     seconds = to_timedelta(ack_timeout, name="ack_timeout").total_seconds()
     if seconds < 1 or not isinstance(prefetch, int) or not 1 <= prefetch <= 65_535:
         raise ConfigurationError(
-            f"rabbitmq queue {name}: ack_timeout is {ack_timeout!r} and prefetch {prefetch}; give 1s or more, and 1 to 65535"
+            f"rabbitmq queue {name}: ack_timeout is {ack_timeout!r} and prefetch {prefetch}; give an ack_timeout of 1s "
+            "or more and a prefetch of 1 to 65535"
         )
     return RabbitQueue(queue=name, url=url, prefetch=prefetch, ack_timeout=seconds, timeout=_seconds(timeout))
 

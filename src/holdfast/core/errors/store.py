@@ -179,7 +179,7 @@ class LogRewound(StoreError):
 
 
 class EngineRunning(StoreError):
-    """Another engine already uses this SQLite file. This engine did not start."""
+    """Another engine, a worker with its child processes, already uses this SQLite file. This engine did not start."""
 
     def __init__(self, path: str, holder: str = "") -> None:
         super().__init__(path, holder)

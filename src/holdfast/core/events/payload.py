@@ -120,7 +120,7 @@ def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
     if not isinstance(headers, Mapping):
         raise InvalidPayload("headers", f"is of type {type_name(type(headers))}; give a dict of text to text")
     if len(headers) > MAX_HEADERS:
-        raise InvalidPayload("headers", f"{len(headers)} headers, over the limit of {MAX_HEADERS}")
+        raise InvalidPayload("headers", f"{len(headers)} headers, over the limit of {MAX_HEADERS}; leave some out")
     checked: dict[str, str] = {}
     size = 0
     for name, value in headers.items():
@@ -131,9 +131,10 @@ def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
             remedy = "leave the header out" if value is None else "make it text with str() first"
             raise InvalidPayload(path, f"is of type {type_name(type(value))}; {remedy}")
         if not storable(value):
-            raise InvalidPayload(path, "contains a NUL character or a lone surrogate")
+            raise InvalidPayload(path, "contains a NUL character or a lone surrogate; remove it")
         checked[str(name)] = str(value)
         size += len(name.encode()) + len(value.encode())
     if size > MAX_HEADER_BYTES:
-        raise InvalidPayload("headers", f"{size:,} bytes in all, over the limit of {MAX_HEADER_BYTES:,}")
+        problem = f"{size:,} bytes in all, over the limit of {MAX_HEADER_BYTES:,}; shorten them, or leave some out"
+        raise InvalidPayload("headers", problem)
     return checked

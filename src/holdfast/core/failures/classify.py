@@ -110,7 +110,7 @@ def _unknown(rule: Rules, verdict: object) -> ConfigurationError:
 
 
 def _narrowest_base(exc: BaseException) -> type[BaseException]:
-    """The widest class in a list that can match `exc`: `Exception` does not match signals and groups."""
+    """Only this class and its subclasses can match `exc` in a list: `Exception` does not match signals and groups."""
     if isinstance(exc, Signal):
         return Signal
     return BaseExceptionGroup if isinstance(exc, BaseExceptionGroup) else BaseException

@@ -33,8 +33,8 @@ def verdict_for(
 ) -> Verdict | None:
     """Return the verdict on a response, None for success; `retry_after` is the unparsed header.
 
-    A 409 with Retry-After means that the operation is still running and is retried. Without it, it is a success if
-    `conflict_ok`, because the item already exists, and terminal otherwise.
+    A 409 with Retry-After means that the operation is still running and is retried. Without Retry-After it is a
+    success if `conflict_ok`, because the item already exists, and terminal otherwise.
     """
     wait = parse_retry_after(retry_after, now)
     must_wait = bool(retry_after and retry_after.strip())

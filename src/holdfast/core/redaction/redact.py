@@ -115,7 +115,7 @@ def hide_from_here(hide: Callable[[str], str] | None) -> None:
 
 @contextmanager
 def hiding(hide: Callable[[str], str] | None) -> Iterator[None]:
-    """Removes these secrets from log lines of the processor inside the block."""
+    """Inside the block, `redact_logs` removes these secrets from log lines."""
     token = _hidden.set(hide)
     try:
         yield

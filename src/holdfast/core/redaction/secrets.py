@@ -15,7 +15,7 @@ _CERTAIN = 5
 
 MOST_SECRETS = 10_000
 MOST_CHARACTERS = 200_000
-"""Above these limits the whole text is redacted."""
+"""With more secrets or more characters than this, the whole text is redacted."""
 
 MOST_WORK = 200_000
 """The maximum number of comparisons, where long secrets count more; above it the whole text is redacted."""

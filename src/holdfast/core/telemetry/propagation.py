@@ -21,5 +21,5 @@ def is_propagated(name: str) -> bool:
 
 
 def propagated(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those of an untrusted record's headers that may appear in calls, events, log lines and alerts about it."""
+    """The headers of an untrusted record that may appear in calls, events, log lines and alerts about it."""
     return {name: value for name, value in headers.items() if is_propagated(name)}

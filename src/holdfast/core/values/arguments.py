@@ -19,7 +19,7 @@ def requires_conn(function: Callable[P, R]) -> Callable[P, R]:
         if "conn" not in named:
             raise TypeError(
                 f"{function.__qualname__}() needs conn=: pass the open connection or session of your transaction, or "
-                "conn=None to commit in a separate one"
+                "conn=None to commit in a separate transaction"
             )
         return function(*args, **named)
 

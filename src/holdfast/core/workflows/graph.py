@@ -32,11 +32,11 @@ class Node:
     exhausted: Exhausted = Exhausted.DEAD
     undo: bool = False
     mapped: bool = False
-    """It runs only through `ctx.map`, once per item; it is not part of the order of steps."""
+    """The step runs only through `ctx.map`, once per item, and is not part of the order of steps."""
     takes: tuple[str, ...] | None = None
     """The arguments of `start` that it and its undo function take; None if an older release stored it."""
     needs: tuple[str, ...] = ()
-    """Those of them without a default."""
+    """The arguments in `takes` that have no default."""
 
     @property
     def joins(self) -> int:

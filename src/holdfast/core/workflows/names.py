@@ -17,7 +17,7 @@ CANCEL = "workflow.cancel"
 """The type of the command that cancels a run."""
 
 DEADLINE = "deadline:step"
-"""The name of the row of a step that has the time until which it must be done."""
+"""The name of the row that has the deadline of a step."""
 
 _START = "workflow.start."
 _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -51,14 +51,14 @@ def item_name(step: str, parent: str, call: int) -> str:
 
 
 def item_parts(name: str) -> tuple[str, str, int]:
-    """The mapped step, the step that called it, and the number of the call, of a name of `item_name`."""
+    """The parts of a name of `item_name`: the mapped step, the step that called it, and the number of the call."""
     step, _, rest = name.partition("@")
     parent, _, call = rest.rpartition("#")
     return step, parent, int(call)
 
 
 def is_item(name: str) -> bool:
-    """Whether this is a name of `item_name`."""
+    """Whether `item_name` built this name."""
     return "@" in name
 
 

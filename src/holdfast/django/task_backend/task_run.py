@@ -1,6 +1,6 @@
 """Runs a task in a worker: calls its function and sends Django's signals.
 
-`task_finished` is sent when the run has decided about the task, before the outcome is committed: a worker that dies between
+`task_finished` is sent when the outcome of the task is known, before it is committed: a worker that dies between
 the two runs the task again and sends the signals again.
 """
 

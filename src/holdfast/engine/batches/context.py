@@ -119,7 +119,7 @@ class BatchContext:
         return complete_batch(self.claims, self._idle_timeout, keep_run=self._keep_run)
 
     async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
-        """As `Holdfast.publish`. A batch has no correlation ids: those of its items differ."""
+        """Publishes like `Holdfast.publish`. A batch has no correlation ids: those of its items differ."""
         if self._publisher is None:
             raise ConfigurationError("this context has no app to publish with; publish with hf.publish instead")
         return await self._publisher.publish(event, payload, conn=conn, **options)

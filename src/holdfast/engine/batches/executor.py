@@ -119,7 +119,10 @@ class BatchExecutor:
             await asyncio.wait({run.thread})
 
     async def _read(self, attempt: _Attempt, items: Sequence[Claimed]) -> tuple[list[Claimed], list[object]]:
-        """The items to run, with their payloads as the handler takes them. Others are settled here, each alone."""
+        """The items to run, with their payloads as the handler takes them.
+
+        The other items are settled here, one by one.
+        """
         handler, claims, events = attempt.handler, list[Claimed](), list[object]()
         turn = time.monotonic()
         for item in items:

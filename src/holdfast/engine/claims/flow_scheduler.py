@@ -20,10 +20,10 @@ from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan, window_
 _SHALLOW_FACTOR = 8.0
 _FLOORS_EVERY = 1.0
 _VISITS = 1000
-"""Keys that a walk visits after one that found too few: thousands of keys may be held up by dead letters or limits."""
+"""Keys that a walk visits after one that found too few deliveries: dead letters or limits may hold up thousands."""
 _FEWEST_CHECKED = 2
 _AHEAD = 4
-"""A worker claims ahead of its free slots at most this part of a limit or rate that all workers share."""
+"""A worker prefetches at most a limit or rate that all workers share, divided by this number."""
 
 
 def is_scarce(flow: LaneFlow) -> bool:
@@ -77,7 +77,7 @@ class LaneState:
     since: tuple[datetime, UUID] | None = None
     """Where the next scan of the deliveries that became due starts."""
     walks_next: bool = False
-    """Such a scan filled the last claim, so a walk comes next: deliveries that became due earlier wait for it."""
+    """A scan from `since` filled the last claim, so a walk is next: deliveries that became due earlier wait for it."""
     long_walk: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
     has_passed: bool = False
     """A walk has visited every key: the first one is not delayed, because a worker starts without knowing any key."""
@@ -85,7 +85,7 @@ class LaneState:
     """Where a walk began, if it has found nothing since then."""
     wrapped: bool = False
     walk_due: float | None = None
-    """When to continue a walk that has not visited every key, or a scan that was delayed; None without one."""
+    """When to continue a walk that has not visited every key, or a scan that was delayed; None if there is neither."""
     idle: bool = True
     """The last claim found no candidate, or perhaps no room in a limit for all keys: a check comes before the next claim."""
 
@@ -259,6 +259,6 @@ def _share(size: int, keys: int) -> int:
 
 
 def next_wait(waits: Sequence[float | None], shortest: float = 0.005) -> float | None:
-    """Seconds until the next token of a rate; None without one."""
+    """Seconds until the next token of a rate; None if no rate waits for one."""
     known = [wait for wait in waits if wait is not None]
     return max(shortest, min(known)) if known else None

@@ -16,12 +16,12 @@ from holdfast.stores.deliveries.flow import FlowClaim, KeyFloor
 COMMIT = timedelta(seconds=1)
 """`run_at` is the start of the publisher's transaction. No floor is less than this before the time of a claim."""
 _EXPENSIVE, _EXPENSIVE_KEY = 0.005, 0.0001
-"""A walk of more seconds than this, for all its keys and for each, reads dead rows."""
+"""A walk that takes more seconds than this, in total and per key, is assumed to read dead rows."""
 _MOST = 10_000
 
 
 class KeyFloors:
-    """Floors of keys; pure as the scheduler, so the caller passes the time."""
+    """Floors of keys; pure like the scheduler, so the caller passes the time."""
 
     def __init__(self) -> None:
         self._used = False
@@ -31,7 +31,7 @@ class KeyFloors:
         self._cost = 0.0
 
     def after(self, cursor: str, count: int, now: float) -> tuple[KeyFloor, ...] | None:
-        """Up to `count` known keys in the order of a walk that starts after `cursor`; None if floors are not worth it."""
+        """Up to `count` known keys in the order of a walk that starts after `cursor`; None if floors are not needed."""
         if not self._used:
             return None
         if self._drop_at is not None and now >= self._drop_at:
@@ -42,7 +42,10 @@ class KeyFloors:
         return tuple((key, self._floors[key]) for key in chosen)
 
     def learn(self, found: FlowClaim, started: float, ended: float) -> None:
-        """Stores the floors of the keys that a walk has visited. A walk that knew none of its keys shows what they cost."""
+        """Stores the floors of the keys that a walk has visited.
+
+        A walk that knew none of its keys shows the cost without floors.
+        """
         cost = ended - started
         unknown = self._store(found)
         if found.keys and unknown >= len(found.visited):

@@ -159,7 +159,8 @@ class ClaimScheduler:
     def known(self, now: float) -> list[Lane] | None:
         """The known lanes: when the lanes are listed, these are read from their floors.
 
-        Empty: all lanes are read from their start, and their floors are learned. None: that is cheap, without floors.
+        An empty list: all lanes are read from their start, and their floors are learned. None: listing is cheap, so no
+        floors are used.
         """
         if self._heads is None:
             return None

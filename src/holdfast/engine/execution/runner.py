@@ -128,8 +128,8 @@ class Runner(Generic[C]):
     async def _invoke(self, handler: Handler, context: C, task: "asyncio.Task[None] | None") -> RunResult:
         """Calls the handler and classifies how it ended.
 
-        A plain function runs in a thread. Nothing can stop the thread when it times out: its fence is void once the outcome
-        is settled, and its late result changes nothing.
+        A plain function runs in a thread. Nothing can stop the thread after the time-out: the fence of the run is void
+        once the outcome is settled, so a late result changes nothing.
         """
         carried, surrounding = _correlate(handler, context), sys.exception()
         try:

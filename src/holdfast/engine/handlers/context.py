@@ -21,7 +21,7 @@ from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 
 IDLE_TIMEOUT = timedelta(seconds=30)
-"""How long a transaction that completed a delivery may stay idle if no worker's lease applies."""
+"""The default of how long a transaction may stay idle after `complete`; the runs of a worker use its lease instead."""
 
 NO_RESULT: Any = object()
 """Stands for a result that was not given; None is a result."""
@@ -167,13 +167,13 @@ class Context:
     async def complete(self, *, conn: Any, key: str | None = None, result: object = NO_RESULT) -> None:
         """Marks this delivery delivered in the handler's transaction: effect and outcome commit together.
 
-        A handler that keeps its results (`result="1h"`) gives its `result` here, and it commits with them; what the
-        function returns afterwards is ignored.
+        A handler that keeps its results (`result="1h"`) passes its `result` here, which commits at the same time; what
+        the function returns afterwards is ignored.
 
-        `key` is an external id to handle only once (with the message's source); without it the message itself is the key.
-        Raises `LeaseLost` or `AlreadyHandled`; the database has then rolled back the transaction, and catching the error
-        commits nothing. Commit soon: PostgreSQL ends a session whose transaction stays idle for a lease after this call, so
-        that a lost host does not keep the delivery locked.
+        `key` is an external id to handle only once (with the message's source); without it the message itself is the
+        key. Raises `LeaseLost` or `AlreadyHandled`; the database has then rolled back the transaction, and catching
+        the error commits nothing. Commit soon: PostgreSQL ends a session whose transaction stays idle for a lease
+        after this call, so that a lost host does not keep the delivery locked.
         """
         completion = self._with_result(self._completion(key), result)
         adapter = await bind(self._store, conn, "ctx.complete")

@@ -96,7 +96,7 @@ class Handler:
 
     @property
     def removes_delivered(self) -> bool:
-        """Whether its rows go with the settlement: `keep="0"` of a job or command.
+        """Whether the settlement also removes the rows of a delivery: `keep="0"` of a job or command.
 
         The delivered row of an event's consumer stays until the next pruning, because without it a catch-up or a broker
         would deliver the event again; so do the rows of steps, which belong to their run, and runs that are kept.
@@ -122,9 +122,9 @@ def check_function(what: str, function: Callable[..., Any]) -> None:
     if isinstance(function, type) or not callable(function):
         problem = "decorate a function"
     elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        problem = "it has a yield, so a call would run nothing of it; make it an ordinary function"
+        problem = "it contains yield, so a call would not run its code; make it an ordinary function"
     elif not inspect.isroutine(function) and hasattr(function, "enqueue"):
-        problem = "it is a job already; enqueue it from the handler, or take one of the two decorators away"
+        problem = "it is a job already; enqueue it from the handler, or remove one of the two decorators"
     elif not inspect.iscoroutinefunction(function) and inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - whether it is async, not whether it can be called
     ):

@@ -48,7 +48,7 @@ class Schedule:
 
 
 def to_fire(schedule: StoredSchedule) -> tuple[list[datetime], datetime | None]:
-    """The occurrences to fire now, and the time of the last one that is dealt with then."""
+    """The occurrences to fire now, and the time of the last one that is handled by that."""
     if schedule.paused_at is not None:
         return [], None
     return occurrences_to_run(
@@ -109,7 +109,7 @@ class CronRunner:
                 "schedule name taken",
                 schedule=name,
                 worker=worker,
-                hint=f"a run-time schedule has this name; rename the cron function, or `holdfast schedules remove {name}`",
+                hint=f"a run-time schedule has this name; rename the function, or `holdfast schedules remove {name}`",
             )
         self._saved = True
 

@@ -80,7 +80,7 @@ class Settler:
         self._refused: list[Ack] = []
         self._steps: StepSettler | None = None
         self.lease_held_since: Callable[[float], bool] = lambda _: False
-        """Whether the worker has had its lease without a gap since then, so that no other worker settled its claims."""
+        """Whether the worker has held its lease since that time without a gap: no other worker settled its claims."""
         self._added = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()

@@ -18,7 +18,7 @@ def child_environment() -> Mapping[str, str]:
 
 
 def is_child() -> bool:
-    """Whether another worker process started this one and replaces it."""
+    """Whether another worker process started this one, and replaces it when it ends."""
     return _PARENT in os.environ
 
 

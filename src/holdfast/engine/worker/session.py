@@ -89,8 +89,8 @@ class WorkerSession:
     async def register(self) -> None:
         """Creates the worker's row and starts to renew it.
 
-        It uses the lease's connections: a worker that cannot renew its lease must not claim, or it would repeatedly start
-        handlers only to stop them. The thread does not keep the process from ending.
+        It uses the lease's connections: a worker that cannot renew its lease must not claim, or it would repeatedly
+        start handlers only to stop them. The thread that renews the lease does not keep the process from ending.
         """
         queues, consumers = list(self._options.queues or ()), sorted(self._deps.handlers)
         started_at = time.monotonic()

@@ -83,7 +83,10 @@ class Worker:
             await self._deps.alerts.sent()
 
     async def _listen(self) -> None:
-        """Wakes the worker on notifications until it stops. Cancelling a listener on a silent connection takes a second."""
+        """Wakes the worker on notifications until it stops.
+
+        A listener that receives nothing takes up to a second to cancel.
+        """
         changes = asyncio.create_task(self._deps.store.changes(self._woken))
         try:
             await first(changes, self._control.stop.wait())

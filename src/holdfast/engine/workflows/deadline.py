@@ -1,4 +1,4 @@
-"""The deadline of a step: how long after its first start it must be done, including all attempts and waits."""
+"""The deadline of a step: it must be done within this time after its first start, including all attempts and waits."""
 
 import time
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class RunningDeadline:
         return handler if handler.timeout is not None and handler.timeout <= left else replace(handler, timeout=left)
 
     def brought_forward(self, change: Change) -> Change:
-        """A retry or a postponement that is not later than the deadline: then the step is claimed and fails."""
+        """The change, with a later retry or postponement moved to the deadline: there the step is claimed and fails."""
         match change:
             case Retry(delay) | Postpone(delay) if delay > self.left:
                 return replace(change, delay=self.left)

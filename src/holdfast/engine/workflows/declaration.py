@@ -100,8 +100,9 @@ class WorkflowDeclaration:
             raise ConfigurationError(f"workflow {self.name} has two steps named {name}; give one of them another name=")
         if name in self._inputs:
             raise ConfigurationError(
-                f"workflow {self.name}: step {name} has the name of a parameter of step {self._inputs[name][0]}, which is "
-                "an argument of start; rename the parameter or the step, or declare the step first to pass its result"
+                f"workflow {self.name}: step {name} is named like a parameter of step {self._inputs[name][0]}, and "
+                "that parameter is an argument of start; rename the parameter or the step, or declare the step first "
+                "to pass its result"
             )
         before = tuple(self._step_name(f"step {name} comes after", one) for one in after)
         graph = Graph(

@@ -57,7 +57,8 @@ def map_items(step: "Step", function: Callable[..., Any], items: Iterable[object
             return []
         if len(texts) > MAX_ITEMS:
             raise ConfigurationError(
-                f"ctx.map({spec.name}) got {len(texts):,} items; give at most {MAX_ITEMS:,}, for example lists of several each"
+                f"ctx.map({spec.name}) got {len(texts):,} items; give at most {MAX_ITEMS:,}, for example by grouping "
+                "several into one"
             )
         consumer = step_consumer(spec.workflow.name, spec.name)
         yield start_items(step.claim, step.run_id, step.epoch, join, name, consumer, texts)

@@ -40,7 +40,7 @@ class StepLoader:
         self.waiting = 0
         """Steps that have waited for a short time for a read that is under way; more slots would only wait for it too."""
         self.loaded: Sequence[Callable[[], None]] = ()
-        """Called when such a step has stopped to wait."""
+        """Called when such a step no longer waits."""
         self._slow: asyncio.Task[list[LoadedRun | None]] | None = None
         self._loading: dict[tuple[UUID, int], tuple[asyncio.Task[list[LoadedRun | None]], int]] = {}
         self._graphs: dict[tuple[str, int], Graph] = {}

@@ -96,8 +96,8 @@ class Step(StepContext):
     async def child(self, workflow: ChildWorkflow, /, *args: Any, **kwargs: Any) -> Any:
         """Starts a run of another workflow, once, waits for it and returns its result.
 
-        Raises `WorkflowFailed` if it failed or was cancelled; it is cancelled when this run fails or is cancelled. A retry
-        of this run starts a child that failed again, and keeps one that is done.
+        Raises `WorkflowFailed` if it failed or was cancelled; it is cancelled when this run fails or is cancelled. When
+        this run is retried, a failed child is started again, and a child that is done is kept.
         """
         return await drive_async(run_child(self, workflow, args, kwargs), self._store.run)
 

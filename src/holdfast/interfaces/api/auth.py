@@ -94,7 +94,7 @@ class AuthMiddleware:
         return Caller(found.name, found.scope, found.id)
 
     def _check_direct(self, connection: HTTPConnection) -> None:
-        """Without tokens, every client behind a proxy would have full access, and the Host header can be forged."""
+        """Rejects forwarded and remote requests: without tokens, every client behind a proxy would have full access."""
         if header := forwarded_by(connection.headers):
             raise Problem(403, "forwarded", f"{_DIRECT}; this request was forwarded by a proxy (header {header})")
         if connection.client is None or not is_loopback(connection.client.host):

@@ -80,7 +80,7 @@ class Settings:
             raise AppFailed(str(error)) from error
         except SystemExit as error:
             raise AppFailed(
-                f"app {spec!r} cannot be loaded: importing it called sys.exit({error.code}); call it only under "
+                f"app {spec!r} cannot be loaded: importing it called sys.exit({error.code}); call sys.exit only under "
                 "`if __name__ == '__main__'`"
             ) from error
 

@@ -143,7 +143,7 @@ def _ids(runner: ScenarioRunner, where: str, *values: object) -> set[str]:
 
 
 def _done(runner: ScenarioRunner, ids: Set[str]) -> bool:
-    """Waits until all of these deliveries are delivered; returns whether they are."""
+    """Waits for a limited time until all of these deliveries are delivered; returns whether they are."""
     return runner.until(lambda _: not ids & _ids(runner, "status <> 'delivered'"), _TIMEOUT)
 
 

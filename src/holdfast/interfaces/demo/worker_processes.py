@@ -48,7 +48,7 @@ class WorkerProcesses:
             self._children.remove(child)
             self._failures += 1
             if self._failures > _MAX_FAILURES:
-                raise WorkersFailed(f"worker processes keep dying (exit code {child.returncode})\n{self._log_tail()}")
+                raise WorkersFailed(f"worker processes keep exiting (exit code {child.returncode})\n{self._log_tail()}")
         while len(self._children) < self._size:
             self._children.append(self._start())
 

@@ -126,7 +126,9 @@ def delivery_filter(
     for one in status:
         parse_choice(one, STATES, "state")
     if "discarded" in status and len(status) > 1:
-        raise ConfigurationError("the state discarded cannot be combined with other states")
+        raise ConfigurationError(
+            "the state discarded cannot be combined with other states; query discarded deliveries separately"
+        )
     if state is not None:
         parse_choice(state, DEAD_LETTER_STATES, "state of dead letters")
     discarded = True if "discarded" in (*status, state) else False if status == ("failed",) else None

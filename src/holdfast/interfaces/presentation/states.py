@@ -14,7 +14,7 @@ _LATE = timedelta(minutes=1)
 
 
 def queue_state(one: QueueState) -> str:
-    """Empty for a queue without workers in which nothing waits."""
+    """The state of a queue; empty if it has no workers and nothing waits in it."""
     if one.paused_at is not None:
         return "paused"
     if one.pending and not one.workers:

@@ -1,4 +1,5 @@
-"""HTTP connections with deadlines and a cap, so that slow or idle clients cannot block others.
+"""HTTP connections with deadlines and a limited number of connections, so that slow or idle clients cannot block
+others.
 
 Uvicorn limits how long a connection may be idle between two requests, and nothing else: a client that sends a request
 byte by byte holds its connection and a file descriptor without limit.

@@ -230,7 +230,7 @@ def _overdue(facts: Facts) -> Iterator[Finding]:
         yield Finding("leases", Level.OK, "nothing is in flight past its lease")
         return
     late = format_duration(timedelta(seconds=round(since.total_seconds()))) if since else "long"
-    message = f"{many_deliveries(size)} in flight, lease over for {late}, worker gone"
+    message = f"{many_deliveries(size)} in flight, lease expired {late} ago, worker gone"
     if facts.alive:
         yield Finding("leases", Level.FAIL, f"{message}, and not rescued", "see the logs of the workers")
     else:
@@ -331,11 +331,11 @@ def _transactions(facts: Facts) -> Iterator[Finding]:
             continue
         age = _rough(one.age) if one.age else "long"
         if one.kind == "prepared":
-            message = f"prepared transaction {one.name} of {one.application} is open for {age}"
-            yield Finding("transactions", Level.WARN, message, "commit or roll it back; until then claims are slow")
+            message = f"prepared transaction {one.name} of {one.application} has been open for {age}"
+            yield Finding("transactions", Level.WARN, message, "commit or roll it back; until then, claims are slow")
             continue
         message = f"session {one.name} ({one.application or 'unnamed'}, {one.state}) has a transaction open for {age}"
-        remedy = f"until it ends claims are slow; end it in its program, or select pg_terminate_backend({one.name})"
+        remedy = f"until it ends, claims are slow; end it in its program, or `select pg_terminate_backend({one.name})`"
         yield Finding("transactions", Level.WARN, message, remedy)
 
 

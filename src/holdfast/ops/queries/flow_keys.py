@@ -77,11 +77,11 @@ class FlowState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
-    """One key of a consumer. `hold` and `why` tell what holds up its deliveries; None if a worker may run the next one.
+    """One key of a consumer. `hold` and `why` say what holds up its deliveries; None if a worker may run the next one.
 
     Counts stop at 1,000 and are lower bounds then. `oldest_at` is the due time of the delivery that waits longest.
-    `blocked_by` is the dead letter that stops the key; `next_at` is when the rate or the retry of its first delivery lets
-    it continue.
+    `blocked_by` is the dead letter that stops the key; `next_at` is when the rate or the retry of its first delivery
+    lets it continue.
     """
 
     key: str
@@ -184,8 +184,10 @@ def keys(
 
 
 def held_keys(consumer: Consumer, settings: FlowSettings, limit: int) -> TaskSteps[list[KeyState]]:
-    """Keys of a consumer whose due deliveries are held up. Reads at most `limit` keys: those that run, are dead, are paused or
-    used their rate."""
+    """Keys of a consumer whose due deliveries are held up.
+
+    Reads at most `limit` keys: those that have a running delivery or a dead letter, are paused, or have used up their
+    rate."""
     if settings.key is None:
         totals = yield from transact(flow_totals(consumer.name, consumer.queue, settings, None))
         found = [_whole(settings, totals)]

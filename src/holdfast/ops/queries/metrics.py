@@ -26,7 +26,7 @@ _STATES: dict[str, Callable[[Load], int]] = {
 
 
 def metrics() -> TaskSteps[list[Family]]:
-    """The current state of the store as metrics. One process or all may serve them: they are the same.
+    """The current state of the store as metrics. Any process may serve them, because all report the same values.
 
     Counts are exact, because a graph must not stop at a bound; the time grows with the number of unfinished deliveries.
     """

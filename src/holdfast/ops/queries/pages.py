@@ -44,7 +44,7 @@ def delivery_page(
 def first_match(
     page: Callable[[UUID | None], Operation[Slice[T]]], before: UUID | None, timer: Callable[[], float]
 ) -> TaskSteps[Slice[T]]:
-    """The first page that is not empty, for a limited time."""
+    """Reads pages until one is not empty, for a limited time."""
     until = timer() + _SCAN_SECONDS
     found = yield from transact(page(before))
     while not found.items and found.next is not None and timer() < until:

@@ -22,7 +22,7 @@ _ZERO = timedelta(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Counts of a consumer's deliveries in a queue. `lag` is how long the oldest that is due has waited.
+    """Counts of a consumer's deliveries in a queue. `lag` is how long the oldest due delivery has waited.
 
     Each count is a `BoundedCount`, a lower bound when it is `or_more`.
     """

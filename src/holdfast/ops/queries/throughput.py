@@ -42,9 +42,9 @@ class TrendSlot:
     deliveries that became dead letters in this slot.
 
     `died` and `failed` are exact in a store with up to 500,000 failed deliveries, otherwise lower bounds if `or_more`.
-    `accepted` is exact in a range with up to `EXACT` deliveries; otherwise it is estimated, and in an hour it is with a
-    confidence of 95 % within `margin`. `delivered` is estimated from a sample of 90 messages a slot (within 10 % of
-    `accepted`), unless all messages of the sample have the same state.
+    `accepted` is exact in a range with up to `EXACT` deliveries. Otherwise it is an estimate; in a range of an hour
+    the true number is within `margin` with a confidence of 95 %. `delivered` is estimated from a sample of 90 messages
+    a slot (within 10 % of `accepted`), unless all messages of the sample have the same state.
     """
 
     at: datetime
@@ -145,7 +145,7 @@ def _hour(now: datetime) -> tuple[list[datetime], timedelta]:
 
 
 def _densities(gaps: Mapping[int, int], slots: int) -> list[float]:
-    """The share of positions that is used in each slot. One with few messages gets the average of the others."""
+    """The share of positions that is used in each slot. A slot with few messages gets the average of the others."""
     average = min(1.0, _STRETCH * len(gaps) / sum(gaps.values())) if sum(gaps.values()) > 0 else 1.0
     return [min(1.0, _STRETCH / gaps[n]) if gaps.get(n) else average for n in range(slots)]
 

@@ -27,12 +27,14 @@ from holdfast.stores.queries.query import clock, subscriptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerState:
-    """A registered consumer. One without patterns is a job; one with `relays_to` is a relay, whose waiting events count
-    as pending.
+    """A registered consumer.
+
+    A consumer without patterns is a job; a consumer with `relays_to` is a relay, whose waiting events count as
+    pending.
 
     `workers` counts the live workers that serve it, `live_generation` is the highest generation among them.
-    `blocked_until` is None if that time has passed. `keep` is how long its delivered rows are kept, None for the retention of
-    the app. `reads_from` is the broker's stream whose records it gets, as its workers reported it.
+    `blocked_until` is None if that time has passed. `keep` is how long its delivered rows are kept, None for the
+    retention of the app. `reads_from` is the broker's stream whose records it gets, as its workers reported it.
     """
 
     name: str
@@ -150,8 +152,8 @@ def catch_up(
     """Creates the deliveries that subscriptions missed; returns how many.
 
     Without a name, every subscription gets the messages whose publishers did not know it. Workers also do this, every
-    second. With a name, that consumer gets every stored event without a delivery for it, from the beginning or `since` a
-    time, also events from before a start="now". It does not get delivered and pruned events again.
+    second. With a name, that consumer gets every stored event without a delivery for it, from the beginning or `since`
+    a time, including events from before its `start="now"`. It does not get delivered and pruned events again.
     """
     if name is not None:
         yield from _known(name)

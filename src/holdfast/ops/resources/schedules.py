@@ -33,7 +33,8 @@ _GRACE = timedelta(minutes=1)
 class ScheduleState:
     """A schedule, with its last and next time. A paused schedule has no next time.
 
-    `args` are the arguments of its job by name. One that is due and does not fire is overdue: no running worker has its job.
+    `args` are the arguments of its job by name. A schedule that is due and does not fire is overdue: no running worker
+    has its job.
     """
 
     name: str
@@ -108,7 +109,7 @@ def resume_schedule(name: str, *, actor: str, reason: str | None = None) -> Task
 
 
 def remove_schedule(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[None]:
-    """Removes a schedule; jobs that it enqueued stay. One that a running worker declares cannot be removed."""
+    """Removes a schedule; jobs that it enqueued stay. A schedule that a running worker declares cannot be removed."""
     yield from transact(schedule.remove_schedule(name, actor, reason))
 
 
@@ -178,9 +179,9 @@ def _read_time(text: str) -> datetime:
     try:
         read = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigurationError(f"at is {text!r}; give a time such as 2026-12-24T18:00Z") from None
+        raise ConfigurationError(f"`at` is {text!r}; give a time such as 2026-12-24T18:00Z") from None
     if read.utcoffset() is None:
-        raise ConfigurationError(f"at is {text!r}, without a time zone; add Z for UTC, or an offset such as +01:00")
+        raise ConfigurationError(f"`at` is {text!r}, without a time zone; add Z for UTC, or an offset such as +01:00")
     return read
 
 

@@ -95,7 +95,7 @@ def _events(events: Sequence[str]) -> tuple[str, ...]:
         raise ConfigurationError(f"events is {events!r}; give a list of event types or patterns such as ['order.*']")
     if len(events) > _MOST_EVENTS:
         raise ConfigurationError(
-            f"{len(events)} events, over the limit of {_MOST_EVENTS}; use a pattern such as order.*"
+            f"an endpoint has {len(events)} event types; the limit is {_MOST_EVENTS}: use a pattern such as order.*"
         )
     return tuple(dict.fromkeys(check_pattern(pattern) for pattern in events))
 
@@ -103,7 +103,7 @@ def _events(events: Sequence[str]) -> tuple[str, ...]:
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Checks headers. Values may be credentials, so errors contain only the name."""
     if len(headers) > _MOST_HEADERS:
-        raise ConfigurationError(f"{len(headers)} headers, over the limit of {_MOST_HEADERS}")
+        raise ConfigurationError(f"an endpoint has {len(headers)} headers; give {_MOST_HEADERS} or fewer")
     checked = {}
     for name, value in headers.items():
         if not isinstance(name, str) or not _TOKEN.fullmatch(name):
@@ -112,7 +112,7 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise ConfigurationError(f"header {name} is set by Holdfast; leave it out")
         if not isinstance(value, str) or len(value) > _MOST_VALUE or not fits_header(value):
             raise ConfigurationError(
-                f"the value of header {name} is not printable ASCII text of at most {_MOST_VALUE:,} characters"
+                f"the value of header {name} cannot be sent; give at most {_MOST_VALUE:,} printable ASCII characters"
             )
         checked[name.lower()] = value
     return checked

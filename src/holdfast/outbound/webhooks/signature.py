@@ -72,7 +72,7 @@ def verify(
     signed_at = _seconds(timestamp)
     away = (time.time() if now is None else now) - signed_at
     if abs(away) > to_timedelta(tolerance, name="tolerance").total_seconds():
-        raise InvalidSignature("its timestamp is too old" if away > 0 else "its timestamp is ahead of our clock")
+        raise InvalidSignature("the timestamp is too old" if away > 0 else "the timestamp is ahead of the local clock")
     content = f"{id}.{timestamp}.".encode() + body
     expected = [_mac(one, content) for one in ([secret] if isinstance(secret, str) else secret)]
     offered = [_decoded(one) for one in signatures.split(" ")[:_MOST_SIGNATURES]]
@@ -83,7 +83,7 @@ def verify(
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidSignature(f"its body is not JSON ({error})") from None
+        raise InvalidSignature(f"the signed body is not JSON ({error})") from None
 
 
 def _mac(secret: str, content: bytes) -> bytes:
@@ -104,13 +104,13 @@ def _key(secret: str) -> bytes:
 def _header(given: Mapping[str, str], name: str) -> str:
     value = given.get(f"webhook-{name}")
     if not value:
-        raise InvalidSignature(f"it has no webhook-{name} header")
+        raise InvalidSignature(f"the request has no webhook-{name} header")
     return value
 
 
 def _seconds(timestamp: str) -> int:
     if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 15):
-        raise InvalidSignature("its timestamp is not a number of seconds")
+        raise InvalidSignature("the timestamp is not a number of seconds")
     return int(timestamp)
 
 

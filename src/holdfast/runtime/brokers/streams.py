@@ -37,7 +37,10 @@ _CUT_OFF_SECONDS = 2.0
 
 
 async def reprocess_raw(runtime: Runtime, context: Context) -> None:
-    """Decodes a stored raw record again. Its message is stored, unless it exists, in the transaction that completes it."""
+    """Decodes a stored raw record again.
+
+    Its message is stored, unless it exists, in the transaction that completes the raw one.
+    """
     name = context.consumer
     decoder = _decoder(runtime, runtime.handlers[name], runtime.broker_sources[name])
     record = record_of(payload.decode(context.invocation.payload))

@@ -40,7 +40,7 @@ class Blocked(NamedTuple):
 
 
 class AuditedPlan(NamedTuple):
-    """The progress of a plan. One that was removed has no state and no total.
+    """The progress of a plan. A plan that was removed has no state and no total.
 
     `results` counts the results of the replayed deliveries.
     """
@@ -87,7 +87,7 @@ def replay(
 ) -> Steps[list[Replayed]]:
     """Sets dead letters back to pending; returns the replayed ones.
 
-    The others were not dead letters, or another job has their unique key.
+    A delivery that is not returned was not a dead letter, or another job has its unique key.
 
     The failed cycle moves to the history, attempts and errors are cleared, and the fence is incremented; message id and
     key stay. Without a generation each delivery gets the highest live generation that serves its consumer and queue.

@@ -127,7 +127,10 @@ def _act(plan: StoredPlan, batch: Sequence[ActionTarget]) -> Steps[Mapping[UUID,
 
 @operation(reads=True)
 def steps_of_ended_runs(ids: Sequence[UUID]) -> Steps[frozenset[UUID]]:
-    """Those of the deliveries that are steps of a run that has ended, or of one that is compensated and no undo steps."""
+    """The deliveries that a worker would discard: steps of a run that has ended or is being compensated.
+
+    Undo steps of a run that is being compensated are not among them.
+    """
     return frozenset(as_uuid(id) for (id,) in (yield Query("steps_of_ended_runs", {"ids": list(ids)})))
 
 

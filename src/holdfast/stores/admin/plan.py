@@ -106,9 +106,9 @@ class PlanPreview:
     """What a plan would do, counted when it was created. The largest counts come first.
 
     `remaining` counts the deliveries that match but exceed `limit`; it is a lower bound if `remaining_at_least`.
-    `generations` counts by the generation that a replay assigns, `changes` lists pairs of old and new generation by consumer.
-    No live worker serves the `unserved` consumers. The inbox would skip the `handled` deliveries, a deduplication
-    window in the store the `deduplicated` ones; a rerun ignores the window.
+    `generations` counts by the generation that a replay assigns, `changes` lists pairs of old and new generation by
+    consumer. No live worker serves the `unserved` consumers. `handled` counts the deliveries that the inbox would
+    skip, `deduplicated` those that a deduplication window in the store would skip; a rerun ignores the window.
     """
 
     filter: Mapping[str, object]

@@ -43,5 +43,5 @@ def note_prepared(prepared: set[str], name: str, error: Exception) -> None:
 
 
 def _list(values: tuple[str, ...]) -> str:
-    """In parentheses, which PostgreSQL refuses around an empty list."""
+    """The values in parentheses; nothing without values, because PostgreSQL refuses empty parentheses."""
     return f"({', '.join(values)})" if values else ""

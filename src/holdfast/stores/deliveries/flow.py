@@ -170,7 +170,7 @@ def flow_query(
 
 @operation(reads=True, hot=True)
 def due_lanes(lanes: Sequence[Lane], floors: Sequence[Floors] = (), *, suspects: bool = False) -> Steps[list[Lane]]:
-    """Those of the lanes that have a due delivery, with or without a key, and whose limit for all keys is not reached.
+    """The lanes that have a due delivery, with or without a key, and whose limit for all keys is not reached.
 
     Such a delivery may still have to wait for another limit. `floors` has the floors of each lane.
     """
@@ -299,7 +299,10 @@ def _slots(flow: LaneFlow, walk: bool, floors: bool, recent: bool, suspects: boo
 
 
 def _known(cursor: str, known: Sequence[KeyFloor]) -> dict[str, object]:
-    """The known keys of a walk. Those without a floor are the ends of two ranges of keys: above the cursor, and up to it."""
+    """The known keys of a walk.
+
+    Keys without a floor are the ends of two ranges of keys: above the cursor, and up to it.
+    """
     above = [one for one in known if one[0] > cursor]
     up_to = [one for one in known if one[0] <= cursor]
     start = [] if up_to and not up_to[0][0] else [("", None)]

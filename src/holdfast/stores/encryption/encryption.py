@@ -99,7 +99,7 @@ class Encryption:
         return [found.get(index, value) for index, value in enumerate(row)]
 
     def write(self, value: Any, place: Place) -> Any:
-        """The value encrypted for its place, as text or bytes like the value; None stays None."""
+        """Encrypts a value for its place. Text stays text, bytes stay bytes, and None stays None."""
         if value is None:
             return None
         if isinstance(value, str):
@@ -107,7 +107,7 @@ class Encryption:
         return encrypt(self.cipher, bytes(value), place).encode()
 
     def read(self, value: Any, place: Place) -> Any:
-        """The decrypted value. One that is not encrypted, or cannot be decrypted, is returned as it is stored."""
+        """The decrypted value. A value that is not encrypted, or cannot be decrypted, is returned as it is stored."""
         if isinstance(value, str):
             found = decrypt(self.cipher, value, place)
             return found if isinstance(found, str) else found.decode()

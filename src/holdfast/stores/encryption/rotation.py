@@ -25,7 +25,8 @@ Cursor = tuple[Any, ...]
 class EncryptedTable(NamedTuple):
     """A table with encrypted values, and the statements that read and replace them.
 
-    A row has the columns of `key`, the others that `places` needs, and for each value the id of its key and the value.
+    A row contains the columns of `key`, further columns that `places` needs, and for each value the id of its
+    encryption key and the value.
     """
 
     name: str

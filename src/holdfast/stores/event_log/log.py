@@ -99,7 +99,7 @@ class LogAhead(NamedTuple):
 
 
 class LogPage(NamedTuple):
-    """Events in order, and the cursor after them. Without `more` there were no others at the time of the query."""
+    """Events in order, and the cursor after them. If `more` is false, there were no others at the time of the query."""
 
     events: list[Message]
     cursor: Cursor

@@ -53,7 +53,7 @@ class StoredResponse:
     headers: Headers = ()
     body: bytes | None = b""
     encrypted: EncryptedValue | None = None
-    """What this process cannot decrypt of it; then it has no headers and no body."""
+    """The part of the response that this process cannot decrypt; then it has no headers and no body."""
 
     @property
     def progress(self) -> KeyStatus:

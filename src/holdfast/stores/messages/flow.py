@@ -1,4 +1,7 @@
-"""Keys of deliveries for flow control: found when a message is published, or later when a worker adopts the delivery."""
+"""Flow keys of deliveries.
+
+They are evaluated when a message is published, or later by a worker that declares the consumer.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta

@@ -41,7 +41,7 @@ _CHUNK = 1000
 _KEYED_CHUNK = 100
 _STREAMED = 100
 LAZY = _CHUNK + 1
-"""From this number of messages on, they are created while they are streamed; below it one statement is faster."""
+"""A batch of at least this many messages is created while it is streamed; for fewer, one statement is faster."""
 _ALIKE_BYTES = 1_000_000
 
 _FLOW_DELIVERY = (*DELIVERY, "flow_key", "ordered")

@@ -37,7 +37,7 @@ class Declaration:
     priority: int = DEFAULT_PRIORITY
     retry: RetryPolicy = _DEFAULT
     flow: str | None = None
-    """Its flow settings as JSON text; any worker claims by them, any publisher finds keys by them."""
+    """Its flow settings as JSON text: any worker can claim, and any publisher can find keys, according to them."""
     keep: float | None = None
     """How long its delivered rows are kept, in seconds; None for the retention of the store."""
 
@@ -173,7 +173,7 @@ def consumers() -> Steps[list[Consumer]]:
 
 @operation(reads=True)
 def find_consumer(name: str) -> Steps[Consumer | None]:
-    """One consumer; a store can have 100,000."""
+    """One consumer, found by its name, because a store can have 100,000."""
     rows = yield Query("named_consumers", {"names": [name]})
     return _consumer(rows[0]) if rows else None
 

@@ -102,7 +102,7 @@ def put_schedule(new: NewSchedule, actor: str, reason: str | None = None) -> Ste
     first = new.first(now)
     if new.expression == AT and (first is None or first <= now):
         raise ConfigurationError(
-            f"schedule {new.name}: at is {first}, and the database's time is {now}; give a time in the future, or "
+            f"schedule {new.name}: `at` is {first}, and the database's time is {now}; give a time in the future, or "
             f"enqueue {new.job} now"
         )
     values: dict[str, object] = new._asdict() | {"last_at": now, "next_at": first}

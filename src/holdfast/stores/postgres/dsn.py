@@ -9,7 +9,7 @@ from holdfast.core.errors import ConfigurationError
 
 
 def read_dsn(dsn: str) -> dict[str, Any]:
-    """Its parts; an error does not contain the address."""
+    """The parts of a DSN; an error does not contain the address."""
     try:
         given: dict[str, Any] = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:

@@ -53,7 +53,7 @@ class Notifier:
 
     @property
     def scheduled(self) -> bool:
-        """Whether one will be sent later, after the commits of now."""
+        """Whether one will be sent later, after all commits so far."""
         return self._at > time.monotonic()
 
     @property
@@ -99,7 +99,7 @@ class Notifier:
             connection.execute(HINT, (self._channel,))
 
     def _due_in(self) -> float | None:
-        """Seconds until the next one may be sent; None when a later one is already scheduled.
+        """Seconds until the next notification may be sent; None when a later one is already scheduled.
 
         Needs no lock: two concurrent threads may both send one, which is harmless.
         """

@@ -1,4 +1,4 @@
-"""Small statements that run all the time, through libpq: a cursor of psycopg takes longer than the server does for them."""
+"""Runs small, frequent statements through libpq: for these, a cursor of psycopg takes longer than the server."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -240,7 +240,7 @@ class PostgresStore:
                 raise LockTimeout(f"the migration of {self.name}", lock_timeout) from error
 
     def _migrate(self, connection: psycopg.Connection, lock_timeout: timedelta) -> list[str]:
-        """Applies all migrations in one transaction; the lock belongs to it, so it also works through a pooler."""
+        """Applies all migrations in one transaction. Its advisory lock ends with it, as a pooler requires."""
         run: Any = connection.execute
         run(f"set local lock_timeout = {max(1, round(lock_timeout.total_seconds() * 1000))}")
         run("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.migrate.{self.dialect.schema}",))

@@ -33,7 +33,7 @@ class CancellableConnection(psycopg.AsyncConnection):
     async def wait(self, gen: Any, interval: float | None = _WAIT_SECONDS, *args: Any, **options: Any) -> Any:
         """Runs one exchange with the server. A cancelled caller's statement has ended when this returns.
 
-        Without an `interval` it is a short one.
+        Without an `interval`, a short exchange is expected.
         """
         try:
             if interval is None:

@@ -1,8 +1,8 @@
-"""The index that reads the deliveries of a filter in the order of their ids.
+"""Chooses the index from which the deliveries of a filter are read in the order of their ids.
 
-Failed deliveries have an index for each of their group, consumer, type and error type; the one with the fewest entries is
-read. A prefix of types and the short name of an error stand for several values of an index: the filter is split into one
-part for each value that occurs.
+Failed deliveries have four indexes: by group, by consumer, by type and by error type. Of those that serve the filter,
+the one with the fewest entries is read. A prefix of types, or the short name of an error, matches several values of an
+index: the filter is then split into one part for each value that occurs.
 """
 
 from collections.abc import Callable, Mapping

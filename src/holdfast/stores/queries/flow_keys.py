@@ -145,7 +145,7 @@ def queue_flows() -> Steps[dict[str, FlowSettings]]:
 
 
 def keyed_lanes(consumer: str) -> Steps[list[tuple[str, int, int]]]:
-    """The lanes of a consumer's waiting deliveries that have a key and no order."""
+    """The lanes of a consumer in which deliveries with a key and without an order wait."""
     rows = yield Query("keyed_lanes", {"consumer": consumer}, limit=MAX_LANES)
     return [(str(queue), int(generation), int(priority)) for queue, generation, priority in rows]
 

@@ -2,8 +2,8 @@
 
 Lists are ordered by id, newest first. If an index serves the filter in that order, a page is one index scan. Other
 filters have no index, because each index would slow down every write: a page scans a bounded number of deliveries,
-returns the matches and says where to continue. So a page may be short or empty without being the last one. A page of
-failed deliveries is full or the last one: they are few compared with all deliveries, and the scan continues.
+returns the matches and says where to continue. So a page may be short or empty without being the last one. Only for
+failed deliveries the scan continues until the page is full or no more exist: they are few compared with all deliveries.
 """
 
 from collections.abc import Mapping
@@ -97,7 +97,7 @@ def message_page(
     limit: int = 50,
     before: UUID | None = None,
 ) -> Steps[Slice[Message]]:
-    """A page of messages, newest first; scans a bounded number of rows. A key uses its index."""
+    """A page of messages, newest first; scans a bounded number of rows. A filter by key uses an index."""
     values: dict[str, object] = {}
     where: list[str] = []
     for name, given in (("type", type), ("source", source), ("key", key)):
@@ -146,7 +146,7 @@ def _unfinished(wanted: Filter, limit: int, before: UUID | None) -> Steps[Slice[
 
 
 def _among(wanted: Filter, few: Slice[UUID], limit: int, before: UUID | None) -> Steps[Slice[DeliverySummary]]:
-    """A page of the deliveries with these ids. One that ended concurrently is missing: then there is a next page."""
+    """A page of the deliveries with these ids. If one ended concurrently, it is missing, and there is a next page."""
     found: list[DeliverySummary] = []
     for at in range(0, len(few.items), MAX_PAGE):
         some = replace(wanted, ids=tuple(few.items[at : at + MAX_PAGE]))

@@ -129,7 +129,7 @@ class SqliteStore:
             connection.close()
 
     def hint_is_scheduled(self) -> bool:
-        """True: no hint is needed."""
+        """Always true: no hint is needed."""
         return True
 
     async def hint(self, topic: Topic = Topic.WORK) -> None:

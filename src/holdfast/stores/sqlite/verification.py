@@ -21,8 +21,8 @@ class OwnFile:
     def check(self, opened: Answer) -> None:
         """Raises `WrongDatabase` unless the main file in the result of `query` is the store's file.
 
-        It runs at every publish, because sqlite3 connections cannot be remembered by weak references. So each file name is
-        checked only once.
+        It runs at every publish, because sqlite3 connections cannot be remembered by weak references. To keep it
+        cheap, each file name is checked only once.
         """
         name = str(opened[1][0][2])
         if name not in self._known:

@@ -20,7 +20,7 @@ _STREAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class WorkflowEvents:
-    """Publishes events about runs. `new_ids` makes so many ids for their messages."""
+    """Publishes events about runs. `new_ids` creates the requested number of ids for their messages."""
 
     new_ids: Callable[[int], Sequence[UUID]]
     fanout: Fanout = field(default_factory=Fanout)

@@ -1,4 +1,4 @@
-"""The ends of a run other than success: a dead step, a cancellation, and the undo steps that follow."""
+"""Ends runs without success, after a dead step or a cancellation, and starts their undo steps."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

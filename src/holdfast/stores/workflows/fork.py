@@ -18,7 +18,7 @@ from holdfast.stores.workflows.run import NewRun, RunStatus, StepResult, start_r
 
 _RESULT = ("run_id", "step", "delivery_id", "result", "version")
 _BEGIN = "start:fork"
-"""The row whose advance makes the first steps of a fork due."""
+"""The row of a fork that stands for its start: advancing it makes the first steps due."""
 
 
 class Origin(NamedTuple):

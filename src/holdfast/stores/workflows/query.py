@@ -49,7 +49,7 @@ class StepRecord:
     delivery_id: UUID | None = None
     occurrence: int = 0
     item_of: str | None = None
-    """The step whose map it is an item of; `occurrence` is its number then."""
+    """The step that called `ctx.map`, if this is an item of a map; `occurrence` is then the number of the item."""
     attempts: int = 0
     due_at: datetime | None = None
     started_at: datetime | None = None

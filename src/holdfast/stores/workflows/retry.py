@@ -21,9 +21,9 @@ COUNTER = ("run_id", "step", "delivery_id", "waiting", "arrived")
 def retry_run(run_id: UUID, from_step: str | None, events: WorkflowEvents) -> Steps[list[str]]:
     """Runs a step and all steps after it again; returns the steps that run again. Without a step: those that failed.
 
-    Of a run that has ended, every step that is not done runs again too, and steps that were undone count as not done. A step
-    that was not done keeps what it remembers, so that its effects are not repeated; one that was done starts without it. Raises
-    `Refused` while the run is compensated.
+    If the run has ended, every other step that is not done runs again too, and steps that were undone count as not
+    done. A step that was not done keeps what it remembers, so that its effects are not repeated; one that was done
+    starts without it. Raises `Refused` while the run is compensated.
     """
     run = yield from lock_run(run_id)
     graph = None if run is None else (yield from read_definition(run.name, run.version))

@@ -51,8 +51,8 @@ class WaitOutcome(NamedTuple):
 def suspend(worker: str, suspensions: Sequence[Suspension], *, wait: bool = False) -> Operation[frozenset[UUID]]:
     """Returns steps to pending until something that they wait for happens; returns the suspended deliveries.
 
-    A step is due at once if the run's counter rose since the step started. One that is not returned was lost, its run has
-    ended, or another transaction has locked the run.
+    A step is due at once if the run's counter rose since the step started. A step that is not returned was lost, its
+    run has ended, or another transaction has locked the run.
     """
     batch = sorted(suspensions)
 

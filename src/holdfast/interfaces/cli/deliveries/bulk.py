@@ -79,7 +79,7 @@ def act(
 
 
 def saver(settings: Settings, dry_run: bool) -> str | None:
-    """The actor that the audit records for a new plan. If the plan is executed at once, the audit records its start."""
+    """The actor that the audit records for a new plan; None if it is executed at once: then its start is recorded."""
     return settings.who() if dry_run else None
 
 
@@ -228,7 +228,7 @@ def read_plan(settings: Settings, file: Path, action: Action) -> Plan:
     except OSError as error:
         raise ConfigurationError(f"plan {file} cannot be read: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
-        raise ConfigurationError(f"plan {file} is not JSON: {error}") from None
+        raise ConfigurationError(f"plan {file} is not JSON ({error}); make one with --dry-run --plan FILE") from None
     plan = settings.operations().load_plan(exported)
     if plan.action is not action:
         raise Refused(action.value, f"plan {file}", f"a {plan.action} plan")

@@ -72,7 +72,7 @@ def add_bulk_action(parent: click.Group, action: Action, help: str) -> None:
     ) -> ExitCode:
         filters = any(value not in (None, ()) for value in chosen.values())
         if ids and filters:
-            raise click.UsageError("ids cannot be combined with filters")
+            raise click.UsageError("ids cannot be combined with filters; pass one of the two")
         if not ids and not filters and file is None:
             raise click.UsageError(f"nothing to {action} is selected; pass ids, or a filter such as --consumer NAME")
         ops = settings().operations()

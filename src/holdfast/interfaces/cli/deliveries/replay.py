@@ -77,7 +77,7 @@ def cli(
     if not (named or filters or consumers):
         raise click.UsageError("nothing is selected; pass --id, --event-id, or a filter such as --status failed")
     if ids and (event_id or filters or consumers):
-        raise click.UsageError("--id cannot be combined with --event-id or filters")
+        raise click.UsageError("--id cannot be combined with --event-id or filters; pass one of them")
     if ids and not dry_run and file is None:
         report = ops.replay(ids, actor=who, reason=reason, generation=generation, rerun=rerun)
         if not report.done:

@@ -51,8 +51,8 @@ def _columns(now: datetime) -> list[Column[ProjectorState]]:
 def rebuild(names: tuple[str, ...], resume: bool, skip: tuple[UUID, ...], reason: str | None) -> None:
     """Rebuild projectors from the event store with the app's handlers.
 
-    A projector with swap= stays live until the new result replaces the old one. One without swap= is paused and its result is
-    emptied first, so readers see partial results until the rebuild ends.
+    A projector with swap= stays live until the new result replaces the old one. A projector without swap= is paused
+    and its result is emptied first, so readers see partial results until the rebuild ends.
     """
     chosen = settings()
     app = chosen.load_app()

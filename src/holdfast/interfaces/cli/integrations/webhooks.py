@@ -44,7 +44,7 @@ def _destination_options(function: C) -> C:
 
 
 def _options(networks: tuple[str, ...], http: bool) -> "WebhookOptions":
-    """The app's webhook options if this command uses an app, otherwise those of the environment, and those of the command line."""
+    """The webhook options of the app, or of the environment without an app, with those of the command line added."""
     from holdfast.outbound.webhooks.options import WebhookOptions
 
     found = settings().load_app().webhooks.options if settings().uses_app else WebhookOptions.from_environment()

@@ -16,7 +16,7 @@ def cli(allow_actions: bool, read_only: bool) -> None:
     "via mcp".
     """
     if allow_actions and read_only:
-        raise click.UsageError("--allow-actions and --read-only are mutually exclusive")
+        raise click.UsageError("--allow-actions and --read-only are mutually exclusive; pass one of them")
     try:
         from holdfast.interfaces.mcp.server import server
     except ModuleNotFoundError as error:

@@ -96,7 +96,7 @@ def _range(request: ConsoleRequest, chosen: dict[str, str], axis: chart.TimeAxis
 
 
 def _bar_link(request: ConsoleRequest, path: str, slot: TrendSlot) -> str:
-    """A bar of more than a minute leads to the chart of its time, another one to the list of what it counts."""
+    """A bar of more than a minute leads to the chart of its time, a shorter one to the list of what it counts."""
     times = {"since": iso(slot.at), "until": iso(slot.until)}
     return request.with_query(**times) if slot.width > timedelta(minutes=1) else request.url(path, **times)
 

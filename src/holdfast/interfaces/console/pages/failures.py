@@ -64,7 +64,7 @@ async def groups(request: ConsoleRequest) -> HtmlPage:
 
 
 async def group_card(request: ConsoleRequest, fingerprint: str, consumer: str | None) -> FailureGroupCard | None:
-    """The group with this fingerprint, of the largest ones."""
+    """The group with this fingerprint; None if it is not one of the largest groups."""
     for one in await failure_groups(request):
         if one.fingerprint == fingerprint and consumer in (None, one.consumer):
             workers = await request.cache.read("workers", lambda ops: ops.workers())

@@ -63,7 +63,7 @@ async def plan(request: ConsoleRequest) -> HtmlPage:
 
 
 def _rest(plan: StoredPlan) -> dict[str, str] | None:
-    """The form fields that select what matched but exceeded the limit of a finished plan: after a sample, the rest."""
+    """The form fields that select the deliveries beyond the limit of a finished plan: the rest after a sample."""
     if plan.state is not PlanState.DONE or not plan.preview.remaining or plan.unsettled or plan.rerun:
         return None
     found = {}

@@ -46,7 +46,7 @@ def view_address(path: str, query: str) -> str | None:
 
 
 async def save(request: ConsoleRequest) -> Response:
-    """Saves the address of the form under its name, instead of an older view of this name."""
+    """Saves the address of the form under its name, and replaces an older view of that name."""
     name = " ".join(request.form.get("name", "").split())
     path, _, query = request.form.get("address", "").partition("?")
     address = view_address(path, query)

@@ -45,7 +45,7 @@ class GraphStep:
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
-    """A line from a step to one that waits for it. `is_done` means that the first one is done."""
+    """A line from a step to a step that waits for it. `is_done` means that the first of the two is done."""
 
     path: str
     is_done: bool
