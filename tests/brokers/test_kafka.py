@@ -15,6 +15,7 @@ from holdfast.brokers import cloudevents, kafka
 from holdfast.brokers.kafka import KafkaTopic
 from holdfast.brokers.kafka.diagnostics import check_settings
 from holdfast.brokers.kafka.record import time_of
+from holdfast.brokers.kafka.subscription import KafkaSubscription
 from holdfast.brokers.protocol import OutgoingRecord, Record, Source, Subscription, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from tests.brokers.doc_examples import run_example
@@ -173,6 +174,35 @@ async def test_a_rebalance_in_mid_handler_loses_nothing_and_commits_only_what_is
         assert done == {str(record.id) for record in records}
         # Before the first member leaves: a commit that meets the next rebalance may be refused, and is then repeated.
         await commits(cluster, topic, {n: len(_of(records, {n})) for n in range(4)})
+
+
+class WatchedConsumer:
+    """Passes all calls to a client, and remembers what it had when it was closed."""
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.at_close = client, None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def close(self) -> None:
+        self.at_close = self.client.assignment()
+        self.client.close()
+
+
+async def test_a_client_has_no_partitions_when_it_is_closed(cluster: KafkaCluster) -> None:
+    """Otherwise its close may wait forever, with the lock of the interpreter (librdkafka issue 4884)."""
+    topic = make(cluster, partitions=2)
+    await send(topic, 10, keyed=True)
+    async with topic.open("w1") as subscription:
+        assert isinstance(subscription, KafkaSubscription)
+        records = await take(subscription, 10)
+        await subscription.ack(records)
+        assert subscription._consumer.assignment()
+        watched: Any = WatchedConsumer(subscription._consumer)
+        subscription._consumer = watched
+    assert watched.at_close == []
+    assert committed(cluster, topic) == {n: len(_of(records, {n})) for n in _partitions(records)}
 
 
 async def take_rest(subscription: Subscription, taken: list[Record], all_records: Sequence[Record]) -> None:

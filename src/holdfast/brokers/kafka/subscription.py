@@ -109,8 +109,7 @@ class KafkaSubscription:
             await asyncio.wait([self._keepalive])
         await self._lag_thread.call(self._offsets.copy)  # waits for earlier lag requests
         try:
-            # Revokes the partitions, which commits their offsets.
-            await asyncio.wait_for(self._poll_thread.call(self._consumer.close), self._topic.timeout)
+            await asyncio.wait_for(self._poll_thread.call(self._leave), self._topic.timeout)
         except TimeoutError:
             log.warning("consumer close timed out", source=self._topic.name)
         self._poll_thread.end()
@@ -184,6 +183,22 @@ class KafkaSubscription:
         self._consumer.subscribe(
             [self._topic.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
+
+    def _leave(self) -> None:
+        """Leaves the group, which revokes the partitions and commits their offsets, and closes the client.
+
+        A client that is closed while it has partitions, or is getting some, may wait forever for a reply of its own
+        (librdkafka issue 4884). It does so in a callback that holds the interpreter's lock, which stops the whole process.
+        """
+        try:
+            self._consumer.unsubscribe()
+            deadline = time.monotonic() + self._topic.timeout / 2
+            # The first poll runs a callback that was waiting; records that it returns are redelivered.
+            self._consumer.poll(_POLL_SECONDS)
+            while self._consumer.assignment() and time.monotonic() < deadline:
+                self._consumer.poll(_POLL_SECONDS)
+        finally:
+            self._consumer.close()
 
     def _check_topic(self) -> None:
         """Raises if no broker or no topic is available, with the reason if the brokers rejected the login."""
