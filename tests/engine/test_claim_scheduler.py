@@ -151,6 +151,14 @@ def test_all_lanes_are_listed_from_their_start_after_a_multiple_of_the_cost_of_t
     assert made.next_scan(again, 1, woken=True) == NextScan(1, full=False, refresh=True, full_scan_in=None)
 
 
+def test_all_lanes_are_listed_from_their_start_after_half_a_minute_however_long_that_takes() -> None:
+    made, slow = listed_with_floors(), NOW + 100
+    assert made.known(slow) == []
+    made.refreshed(LaneList([lane("a")], [lane("a")._replace(floor_at=NOON)]), slow, slow + 10)
+    assert made.known(slow + 10 + 29.9)
+    assert made.known(slow + 10 + 30.1) == []
+
+
 def test_a_worker_that_cannot_claim_what_is_due_lists_all_lanes_from_their_start() -> None:
     """What is due may be below the floor of a drained lane; a worker that runs until idle would stop before it."""
     made = listed_with_floors()

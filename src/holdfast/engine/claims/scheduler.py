@@ -9,6 +9,7 @@ of the whole lane are repeated, each after a multiple of its cost. Listing the l
 expensive, known lanes are read from shortly before their oldest delivery, and all of them from the start once in a while.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +26,9 @@ expensive: that bounds the rows that they read."""
 COST_FACTOR = 20.0
 _SHALLOW_FACTOR = 8.0
 _LISTING_FACTOR = 40.0
+_LONGEST_LISTING_DELAY = 30.0
+"""Seconds after which an expensive list of all lanes is repeated at the latest: until then, a delivery below the floor of a
+drained lane is hidden."""
 _LOW_PRIORITY_SHARE = 8
 _SHORTEST_REFRESH = 0.02
 _REFRESH_WHEN_EMPTY = 0.05
@@ -73,13 +77,14 @@ class NextScan(NamedTuple):
 
 @dataclass(slots=True)
 class CostDelay:
-    """The time of the next scan of one depth. The wait is proportional to the duration of the last scan."""
+    """The time of the next scan of one depth. The wait is proportional to the duration of the last scan, up to a limit."""
 
     factor: float = COST_FACTOR
+    longest: float = math.inf
     at: float = 0.0
 
     def took(self, started: float, ended: float) -> None:
-        self.at = ended + self.factor * (ended - started)
+        self.at = ended + min(self.factor * (ended - started), self.longest)
 
 
 class ClaimScheduler:
@@ -98,7 +103,7 @@ class ClaimScheduler:
         self._round = 0
         self._margin = SHALLOW
         self._heads: dict[tuple[str, str, int, int], Lane] | None = None
-        self._whole_listing = CostDelay(_LISTING_FACTOR)
+        self._whole_listing = CostDelay(_LISTING_FACTOR, _LONGEST_LISTING_DELAY)
         self._listing = CostDelay()
         self._outdated_at = float("-inf")
         self._fastest = _DISTANT
