@@ -21,6 +21,7 @@ from holdfast import (
     Holdfast,
     InvalidPayload,
     Limit,
+    Step,
     StoreLocked,
     StoreUnavailable,
     WorkerOptions,
@@ -70,20 +71,32 @@ def test_the_handle_of_a_job_is_made_from_the_text_of_its_id(hf: Holdfast) -> No
 async def test_a_completion_without_a_connection_says_whose_connection_it_needs(hf: Holdfast) -> None:
     errors = []
 
-    @hf.job()
-    async def charge(ctx: Context) -> None:
+    def complete(ctx: Context) -> None:
         calls: list[Any] = [ctx.complete, ctx.sync.complete]
         for call in calls:
             with pytest.raises(TypeError) as wrong:
                 call()
             errors.append(str(wrong.value))
 
+    @hf.job()
+    async def charge(ctx: Context) -> None:
+        complete(ctx)
+
+    order = hf.workflow("order")
+
+    @order.step
+    async def pay(ctx: Step, number: int) -> None:
+        complete(ctx)
+
     await charge.enqueue()
+    await order.start(1)
     await hf.work(WorkerOptions(until_idle=True))
     await hf.close()
-    assert [error.partition(":")[0] for error in errors] == [
+    assert sorted(error.partition(":")[0] for error in errors) == [
         "Context.complete() needs conn=",
+        "StepContext.complete() needs conn=",
         "SyncContext.complete() needs conn=",
+        "SyncStepContext.complete() needs conn=",
     ]
     assert "the open connection or session with which the handler writes its effect" in errors[0]
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events import payload
 from holdfast.core.events.validation import fitting_value, stored_value, stored_values
+from holdfast.core.values.arguments import requires_own_conn
 from holdfast.core.workflows.graph import Graph
 from holdfast.engine.handlers.context import Context, SyncContext
 from holdfast.engine.workflows.deadline import RunningDeadline
@@ -83,6 +84,7 @@ class StepContext(Context):
         """The same methods for a plain function."""
         return SyncStepContext(self)
 
+    @requires_own_conn
     async def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
         """Marks this step done with a `result` in the handler's transaction: effect and outcome commit together.
 
@@ -211,6 +213,7 @@ class SyncStepContext(SyncContext):
 
     __slots__ = ()
 
+    @requires_own_conn
     def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
         """`StepContext.complete`, blocking."""
         context = self._context
