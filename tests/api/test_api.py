@@ -25,7 +25,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.queries import delivery_counts
 from holdfast.stores.queries.query import Filter
 from tests.api.conftest import Client
-from tests.support.builders import fresh_id, job, sql
+from tests.support.builders import fresh_id, job, put, sql
 from tests.support.failures import dead_letters, one_in_each_state
 
 WHY = {"reason": "fixed in 42"}
@@ -103,6 +103,15 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
     assert {one["id"] for one in by_status["items"]} == {str(ids["failed"]), str(ids["delivered"])}
 
 
+@BOTH
+async def test_the_pending_deliveries_of_a_queue_are_counted_up_to_a_bound(store: Store, client: Client) -> None:
+    await put(store, *[job("mail") for _ in range(3)])
+    counted = await get(client("read"), "/queues/default/pending")
+    assert counted == {"queue": "default", "consumer": None, "pending": 3, "at_least": []}
+    bounded = await get(client("read"), "/queues/default/pending", consumer="mail", most="2")
+    assert (bounded["pending"], bounded["at_least"]) == (2, ["pending"])
+
+
 @ANY_STORE
 @pytest.mark.parametrize(
     ("path", "query", "status", "code", "named"),
@@ -127,6 +136,8 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
         ("/search", {"q": "boom", "cursor": "xyz"}, 400, "invalid_cursor", "start again"),
         ("/deliveries", {"type": "a..b"}, 422, "invalid_name", "empty part"),
         ("/deliveries", {"queue": "\x00"}, 400, "invalid_parameters", "NUL"),
+        ("/queues/mail/pending", {"most": "0"}, 400, "invalid_parameters", "most"),
+        ("/queues/a b/pending", {}, 422, "invalid_name", "queue name"),
         ("/deliveries/no-id", {}, 404, "not_found", "UUID"),
         ("/nowhere", {}, 404, "no_such_path", "openapi.json"),
     ],

@@ -201,6 +201,17 @@ def test_counts_end_at_a_bound_unless_more_is_asked_for(shop: Shop, monkeypatch:
     assert re.search(r"\b2\+", shop.run("queues", "list").stdout)
 
 
+def test_the_pending_deliveries_of_a_queue_are_one_number(shop: Shop) -> None:
+    listed = {one["name"]: one["pending"] for one in json.loads(shop.run("queues", "list", "--format", "json").stdout)}
+    name, pending = max(listed.items(), key=lambda one: one[1])
+    assert pending == 1
+    assert shop.run("queues", "pending", name).stdout == "1\n"
+    read = json.loads(shop.run("queues", "pending", name, "--consumer", "nobody", "--format", "json").stdout)
+    assert read == {"queue": name, "consumer": "nobody", "pending": 0, "at_least": []}
+    assert shop.run("queues", "pending", name, "--most", "0").exit_code == 2
+    assert shop.run("queues", "pending", "a b").exit_code == 2
+
+
 def test_the_version_is_shown(shop: Shop) -> None:
     from holdfast import __version__
 

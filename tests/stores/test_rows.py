@@ -47,6 +47,7 @@ SLOTS = {
     "which": ("done",),
     "owned": ("claimed_rows",),
     "keyed": ("keyed_running",),
+    "consumer_choice": ("one_consumer",),
     **dict(_slots(LaneFlow(None, None), walk=False, floors=False, recent=False, suspects=False)),
 }
 """Slots that must not be empty."""

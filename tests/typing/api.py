@@ -138,6 +138,9 @@ async def rebuilding() -> None:
     hf.projectors.sync.rebuild("totals")  # type: ignore[call-arg]
     for state in await hf.ops.projectors():
         assert_type(state.position, int)
+    waiting = await hf.ops.pending("mail", consumer="send_receipt", most=100)
+    assert_type(waiting.or_more, bool)
+    assert_type(hf.ops.sync.pending("mail") > 5, bool)
 
 
 @hf.reaction(OrderPlaced)

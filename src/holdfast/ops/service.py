@@ -11,6 +11,7 @@ from holdfast.ops.queries import flow_keys as _flow_keys
 from holdfast.ops.queries import messages as _messages
 from holdfast.ops.queries import metrics as _metrics
 from holdfast.ops.queries import pages as _pages
+from holdfast.ops.queries import pending_count as _pending
 from holdfast.ops.queries import request_trace as _trail
 from holdfast.ops.queries import samples as _samples
 from holdfast.ops.queries import search as _search
@@ -38,6 +39,7 @@ class _Catalogue:
 
     now = ServiceMethod(_deliveries.now)
     stats = ServiceMethod(_stats.stats)
+    pending = ServiceMethod(_pending.pending)
     metrics = ServiceMethod(_metrics.metrics)
     trend = ServiceMethod(_trend.trend)
     group_trend = ServiceMethod(_trend.group_trend)

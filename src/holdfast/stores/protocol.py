@@ -10,6 +10,7 @@ from holdfast.stores.connections.connection import AsyncConnection, Connection
 from holdfast.stores.dialect import Dialect
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operation import Operation
+from holdfast.stores.queries.lane_floors import LaneFloors
 
 T = TypeVar("T")
 
@@ -30,6 +31,11 @@ class Store(Protocol):
     @property
     def name(self) -> str:
         """The location of the store without secrets, for logs and errors."""
+        ...
+
+    @property
+    def lane_floors(self) -> LaneFloors | None:
+        """What this process knows about where lanes begin; None if finished deliveries leave no dead rows."""
         ...
 
     async def run(self, operation: Operation[T]) -> T:

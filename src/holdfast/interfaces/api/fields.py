@@ -9,6 +9,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import MAX_GENERATION
 from holdfast.core.values.text import storable
 from holdfast.interfaces.presentation.filters import parse_timestamp
+from holdfast.ops.queries.pending_count import MOST_PENDING
 from holdfast.ops.queries.request_trace import MAX_TRACED
 from holdfast.stores.admin.plan_creation import MAX_PLAN
 from holdfast.stores.queries.query import MAX_PAGE
@@ -53,6 +54,7 @@ Timestamp = Annotated[
 ]
 Generation = Annotated[int, Field(ge=0, le=MAX_GENERATION)]
 PageLimit = Annotated[int, Field(ge=1, le=MAX_PAGE), BeforeValidator(_whole)]
+PendingBound = Annotated[int, Field(ge=1, le=MOST_PENDING), BeforeValidator(_whole)]
 StepLimit = Annotated[int, Field(ge=1, le=MAX_TRACED), BeforeValidator(_whole)]
 PlanLimit = Annotated[int, Field(ge=1, le=MAX_PLAN)]
 

@@ -11,9 +11,19 @@ from pydantic import Field
 from holdfast.core.message import Message
 from holdfast.core.values.text import storable
 from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, get, number, page, read_cursor, write_cursor
-from holdfast.interfaces.api.fields import Flag, LimitParams, NoParams, PageParams, StepLimit, Text, Timestamp
+from holdfast.interfaces.api.fields import (
+    Flag,
+    LimitParams,
+    NoParams,
+    PageParams,
+    PendingBound,
+    StepLimit,
+    Text,
+    Timestamp,
+)
 from holdfast.interfaces.api.problem import Problem
 from holdfast.interfaces.presentation.filters import RUN_FIELDS, delivery_filter, run_filter
+from holdfast.interfaces.presentation.pending_count import QueuePending
 from holdfast.ops.queries.deliveries import DeliveryDetail
 from holdfast.ops.queries.flow_keys import KeyFilter, KeyPage
 from holdfast.ops.queries.messages import MessageDetail
@@ -106,6 +116,13 @@ class StatsQuery(NoParams):
     exact: Flag = False
 
 
+class PendingQuery(NoParams):
+    """`most` is where the count stops. A count that stopped is named in `at_least`."""
+
+    consumer: Text | None = None
+    most: PendingBound = 10_000
+
+
 class RequestTraceQuery(NoParams):
     """Page of the messages of a request. Pass `next` of one page as `after` to get the next page."""
 
@@ -161,6 +178,12 @@ class AuditQuery(PageParams):
 async def _deliveries(call: ApiCall) -> Page[DeliverySummary]:
     query: DeliveryQuery = call.query
     return await _page_of(call, replace(_filter(query, status=query.status), discarded=query.discarded))
+
+
+async def _pending(call: ApiCall) -> QueuePending:
+    query: PendingQuery = call.query
+    found = await call.ops.pending(call.name, consumer=query.consumer, most=query.most)
+    return QueuePending(call.name, query.consumer, found)
 
 
 async def _dead_letters(call: ApiCall) -> Page[DeliverySummary]:
@@ -292,6 +315,13 @@ ENDPOINTS = (
         query=StatsQuery,
     ),
     _list("/queues", "List queues", Page[QueueState], lambda ops: ops.queues()),
+    get(
+        "/queues/{name}/pending",
+        "Count the pending deliveries of a queue up to a bound, from a part of one index",
+        QueuePending,
+        _pending,
+        query=PendingQuery,
+    ),
     _list("/consumers", "List registered consumers", Page[ConsumerState], lambda ops: ops.consumers()),
     get(
         "/consumers/{name}/keys",

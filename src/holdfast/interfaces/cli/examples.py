@@ -26,6 +26,8 @@ jobs show {ID}
 queues limit mail --limit 5 --reason "provider is slow"
 queues list
 queues pause mail --reason "provider is down"
+queues pending mail
+queues pending mail --consumer send_receipt --most 1000
 queues resume mail
 consumers catch-up billing
 consumers keys billing --state blocked

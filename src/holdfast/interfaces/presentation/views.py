@@ -18,6 +18,7 @@ import orjson
 from holdfast.core.message import Message
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.values.bounded_count import is_or_more
+from holdfast.interfaces.presentation.pending_count import QueuePending
 from holdfast.ops.queries.deliveries import DeliveryDetail, Exported
 from holdfast.ops.queries.flow_keys import KeyPage, KeyState
 from holdfast.ops.queries.messages import MessageDetail
@@ -86,6 +87,7 @@ VIEWS: Mapping[type, View] = {
     DeliveryDetail: View(flatten="listed", omit=("now",), counts=("alike", "holds_up")),
     KeyPage: View(omit=("now",), counts=("running",)),
     KeyState: View(counts=("waiting", "due", "running")),
+    QueuePending: View(counts=("pending",)),
     Message: View(computed=_json("payload")),
     MessageDetail: View(flatten="message"),
     ListedRun: View(flatten="run", computed={"state": (str, attrgetter("state"))}),

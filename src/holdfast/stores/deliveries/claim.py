@@ -154,7 +154,7 @@ def list_lanes(
     query = _lanes_query(consumers, generation, queues, suspects)
     if known is None:
         return LaneList([_read_lane(row) for row in (yield query)], None)
-    rows = yield query._replace(name="lanes_above", batches={"known": _known(known)})
+    rows = yield query._replace(name="lanes_above", batches={"known": known_lanes(known)})
     found = sorted(
         (_read_lane(row[:-1]) for row in rows if row[-1] is None), key=lambda lane: (lane.priority, *lane[:3])
     )
@@ -237,7 +237,7 @@ def discover_and_claim(
     """
     values = {**serving(consumers, generation, queues), "worker": worker, "lease": lease}
     slots = (*_suspicion(suspects), ("found_lanes", ("lane_above" if known else "lane",)))
-    batches = {"known": _known(known)} if known else {}
+    batches = {"known": known_lanes(known)} if known else {}
     rows = yield Query("discover_and_claim", values, batches, slots=slots, limit=limit)
     return read_claims(rows)
 
@@ -299,7 +299,7 @@ def _read_lane(row: Row) -> Lane:
     )
 
 
-def _known(lanes: Sequence[Lane]) -> dict[str, list[object]]:
+def known_lanes(lanes: Sequence[Lane]) -> dict[str, list[object]]:
     """Known lanes as a batch. The first one is before all others: from it the search for unknown lanes begins."""
     return columns(_KNOWN_COLUMNS, (lane[: len(_KNOWN_COLUMNS)] for lane in (_FIRST_LANE, *lanes)))
 

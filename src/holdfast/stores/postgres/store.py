@@ -38,6 +38,7 @@ from holdfast.stores.postgres.prepared_statement import PreparedPsycopg
 from holdfast.stores.postgres.verification import Verification
 from holdfast.stores.postgres.watchdog import CancellableConnection, ResponseWatchdog
 from holdfast.stores.protocol import Topic
+from holdfast.stores.queries.lane_floors import LaneFloors
 
 T = TypeVar("T")
 
@@ -118,6 +119,7 @@ class PostgresStore:
             for connect in (self._connect_async, self._connect_hot, self._connect_hot)
         )
         self.verification = Verification(self)
+        self.lane_floors = LaneFloors()
         self._hints, self._result_hints = (
             Notifier(self._channel(topic), self._pool, self._publish_pool, self._patience) for topic in Topic
         )

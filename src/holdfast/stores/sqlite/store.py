@@ -57,6 +57,9 @@ class SqliteStore:
     Commits are on disk before they return: `synchronous` is FULL.
     """
 
+    lane_floors = None
+    """SQLite removes the index entries of finished deliveries at once."""
+
     def __init__(self, path: str | Path, prefix: str = "holdfast", busy_timeout: timedelta = _BUSY_TIMEOUT) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
             raise ConfigurationError(

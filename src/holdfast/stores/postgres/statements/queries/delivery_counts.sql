@@ -75,6 +75,48 @@ select l.n, case l.state
 from unnest(:n::bigint[], :state::text[], :queue::text[], :consumer::text[], :generation::bigint[], :priority::smallint[],
             :since::timestamptz[]) l (n, state, queue, consumer, generation, priority, since)
 
+-- fragment: any_consumer
+true
+
+-- fragment: one_consumer
+d.consumer = :consumer::text
+
+-- fragment: suspect_size
+(select count(*) from (
+    select from {hf}delivery d
+    where d.status = 'pending' and d.suspect and d.queue = :queue::text and {consumer_choice}
+    order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit :bound::bigint) s)
+
+-- name: declared_lanes
+-- The lanes of each consumer as it is declared, with every priority, and the current time: a floor for those in which
+-- nothing is pending.
+select c.queue, c.name, c.generation, p.priority, now() from {hf}consumer c cross join (values (0::smallint), (1), (2), (3)) p (priority)
+
+-- name: pending_size
+-- The number of pending deliveries of a queue, counted up to a bound. Each order matches an index.
+select (select count(*) from (
+    select from {hf}delivery d
+    where d.status = 'pending' and not d.suspect and d.queue = :queue::text and {consumer_choice}
+    order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit :bound::bigint) c)
+  + {suspect_size}
+
+-- name: pending_size_above
+-- As `pending_size`, but each known lane is read from its floor, so that the dead rows of an old snapshot are not read again.
+-- The newest deliveries of a lane are counted first, because the dead rows are at its head. The rows are the floors of all
+-- lanes, for the next time; the last one is for the suspects.
+{lane_above}
+select h.queue, h.consumer, h.generation, h.priority, h.floor_at,
+  case when h.is_live and h.queue = :queue::text and (:consumer::text is null or h.consumer = :consumer::text)
+  then (select count(*) from (
+    select from {hf}delivery d
+    where d.status = 'pending' and not d.suspect and d.queue = h.queue and d.consumer = h.consumer
+      and d.generation = h.generation and d.priority = h.priority and d.run_at >= h.floor_at
+    order by d.run_at desc limit :bound::bigint) c)
+  else 0 end
+from head h
+union all
+select null, null, null, null, null, {suspect_size}
+
 -- name: failure_kinds
 -- The fingerprints and consumers of dead letters, by a loose index scan that ends at a bound.
 with recursive kind as (

@@ -93,6 +93,43 @@ select :n, case :state
     limit :bound))
   end
 
+-- fragment: any_consumer
+true
+
+-- fragment: one_consumer
+d.consumer = :consumer
+
+-- fragment: suspect_size
+(select count(*) from (
+    select 1 from {hf}delivery d
+    where d.status = 'pending' and d.suspect and d.queue = :queue and {consumer_choice} limit :bound))
+
+-- name: declared_lanes
+-- The lanes of each consumer as it is declared, with every priority, and the current time: a floor for those in which
+-- nothing is pending.
+select c.queue, c.name, c.generation, p.priority, {now} from {hf}consumer c cross join (select 0 as priority union all select 1 union all select 2 union all select 3) p
+
+-- name: pending_size
+-- The number of pending deliveries of a queue, counted up to a bound.
+select (select count(*) from (
+    select 1 from {hf}delivery d
+    where d.status = 'pending' and not d.suspect and d.queue = :queue and {consumer_choice} limit :bound))
+  + {suspect_size}
+
+-- name: pending_size_above
+-- As `pending_size`, with the floors of all lanes: SQLite removes the index entries of claimed rows at once.
+{lane_above}
+select l.queue, l.consumer, l.generation, l.priority, min(l.run_at, {now}),
+  case when l.queue = :queue and (:consumer is null or l.consumer = :consumer)
+  then (select count(*) from (
+    select 1 from {hf}delivery d
+    where d.status = 'pending' and not d.suspect and d.queue = l.queue and d.consumer = l.consumer
+      and d.generation = l.generation and d.priority = l.priority limit :bound))
+  else 0 end
+from head join {hf}delivery l on l.rowid = head.row
+union all
+select null, null, null, null, null, {suspect_size}
+
 -- name: failure_kinds
 -- The fingerprints and consumers of dead letters, by a loose index scan that ends at a bound. A null fingerprint
 -- comes first.
