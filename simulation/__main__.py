@@ -5,7 +5,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 
@@ -27,7 +27,7 @@ _CHUNK = 25
 @click.option("--seed", type=int, help="Run one seed, print its trace and the digest of its history.")
 @click.option("--only", help="With --seed: apply only the faults at these addresses, separated by commas; '' for none.")
 @click.option("--planted", "bugs", is_flag=True, help="Apply each planted bug until a check finds it.")
-@click.option("--bug", help="With --seed: apply this planted bug.")
+@click.option("--bug", help="With --seed: apply this planted bug. With --planted: only this one.")
 @click.option("--most", type=int, default=200, show_default=True, help="With --planted: give up after this many seeds.")
 @click.option("--store", type=click.Choice(["sqlite", "postgres"]), default="sqlite", show_default=True)
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes for --seeds.")
@@ -47,23 +47,30 @@ def main(
         # The order of a set of texts depends on the hash seed, and the history must not.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]])  # noqa: S606
+    chosen = [one for one in BUGS if bug in (None, one.name)]
+    if not chosen:
+        raise click.BadParameter(f"no planted bug {bug!r}; simulation/planted.py has them", param_hint="--bug")
+    if bug is not None and store not in (stores := chosen[0].stores):
+        raise click.BadParameter(
+            f"{bug!r} cannot be planted with --store {store}; use --store {min(stores)}", param_hint="--bug"
+        )
     if bugs:
-        sys.exit(0 if _find_bugs(most, store) else 1)
+        sys.exit(0 if _find_bugs([one for one in chosen if store in one.stores], first, most, store) else 1)
     if seed is not None:
-        sys.exit(0 if _show(seed, only, bug, store) else 1)
+        sys.exit(0 if _show(seed, only, chosen[0] if bug else Bug("none"), store) else 1)
     sys.exit(0 if _run_seeds(range(first, first + (seeds or 100)), jobs, store) else 1)
 
 
-def _show(seed: int, only: str | None, bug: str | None, store: str) -> bool:
+def _show(seed: int, only: str | None, bug: Bug, store: str) -> bool:
     """Runs one seed; if a check fails, with the fewest faults."""
     database = _opened(store)
     addresses = None if only is None else tuple(filter(None, only.split(",")))
-    with planted(next((one for one in BUGS if one.name == bug), Bug("none")), database):
+    with planted(bug, database):
         result = simulate(Settings(seed, only=addresses), database)
         if result.violations and only is None:
             result = minimise(result, database)
     print("\n".join(result.trace))
-    _report(result, store, bug)
+    _report(result, store, None if bug.name == "none" else bug.name)
     return not result.violations
 
 
@@ -139,26 +146,26 @@ def _prepared_database(store: str) -> AnyDatabase:
     return database
 
 
-def _find_bugs(most: int, store: str) -> bool:
+def _find_bugs(bugs: Sequence[Bug], first: int, most: int, store: str) -> bool:
     database, missed = _prepared_database(store), 0
     print(f"{'planted bug':42} {'found by':28} {'seeds':>5} {'seconds':>8}")
-    for bug in BUGS:
+    for bug in bugs:
         started = time.process_time()
-        found, seeds = find(bug, database, most)
+        found, seeds = find(bug, database, first, most)
         missed += found is None
         shown = "NOT FOUND" if found is None else found
         print(f"{bug.name:42} {shown:28} {seeds:5} {time.process_time() - started:8.1f}", flush=True)
-    print(f"{len(BUGS) - missed} of {len(BUGS)} found")
+    print(f"{len(bugs) - missed} of {len(bugs)} found")
     return not missed
 
 
-def find(bug: Bug, database: AnyDatabase, most: int) -> tuple[str | None, int]:
+def find(bug: Bug, database: AnyDatabase, first: int, most: int) -> tuple[str | None, int]:
     """The first check that finds the bug, and the number of seeds that it took."""
     with planted(bug, database):
-        for seed in range(1, most + 1):
+        for seed in range(first, first + most):
             result = simulate(Settings(seed), database)
             if result.violations:
-                return result.violations[0].check, seed
+                return result.violations[0].check, seed - first + 1
     return None, most
 
 

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
-from holdfast import StoreUnavailable, WorkerOptions
+from holdfast import Filter, Job, StoreUnavailable, WorkerOptions
 from holdfast.core.errors import ConfigurationError, HoldfastError
 from simulation.application import TICK_SECONDS, SimulatedApp, chance, declarations
-from simulation.features import KINDS, PARTS, application, declare, features
+from simulation.features import KINDS, PARTS, application, declare, delay, features
 from simulation.history import Action, Publication
 from simulation.process import Process
 from simulation.world import World
 
+_OWN = ("order", "call", "remind")
+"""What is published in a transaction with rows of the application, for half of the publications."""
 _PAUSABLE = ("book", "pay", "call", "ledger")
 
 
@@ -52,24 +55,32 @@ class Publisher:
         return self._next >= world.settings.messages
 
     async def run(self, world: World, process: Process) -> None:
-        hf = application(world, process)
-        while not self.is_done(world):
-            n = self._number * 1000 + self._next
-            self._next += 1
-            await asyncio.sleep(world.random.uniform(0, 1.6 * world.settings.seconds / world.settings.messages))
-            await self._publish(hf, n)
+        hf, has_delays = application(world, process), "later" in features(world)
+        # With a factor of three, about a third is published when no worker is restarted any more.
+        longest = (3 if has_delays else 1.6) * world.settings.seconds / world.settings.messages
+        kinds = ["order", "entry", "pay", "call", "entry", "order", "trip"]
+        for name in sorted(features(world) & set(KINDS)):
+            kinds += KINDS[name]
+        async with asyncio.TaskGroup() as transactions:
+            while not self.is_done(world):
+                n = self._number * 1000 + self._next
+                self._next += 1
+                await asyncio.sleep(world.random.uniform(0, longest))
+                kind = kinds[int(chance(world, "kind", n) * len(kinds))]
+                if kind in _OWN and chance(world, "own", n) < (0.7 if has_delays else 0.5):
+                    # What is published next may commit first.
+                    transactions.create_task(self._publish(hf, kind, n, own=True))
+                else:
+                    await self._publish(hf, kind, n, own=False)
 
-    async def _publish(self, hf: SimulatedApp, n: int) -> None:
+    async def _publish(self, hf: SimulatedApp, kind: str, n: int, *, own: bool) -> None:
         world, process = hf.world, hf.process
-        added = (KINDS[name] for name in sorted(features(world) & set(KINDS)))
-        kinds = ("order", "entry", "pay", "call", "entry", "order", "trip", *added)
-        kind = kinds[int(chance(world, "kind", n) * len(kinds))]
         history, place = world.history.publications, len(world.history.publications)
         history.append(Publication(n, kind, "unknown", None))
         process.record("publish", kind=kind, n=n)
         try:
-            if kind == "order" and chance(world, "own", n) < 0.5:
-                outcome, message = await self._in_transaction(hf, n)
+            if own:
+                outcome, message = await self._in_transaction(hf, kind, n)
             else:
                 outcome, message = "accepted", await self._commit(hf, kind, n)
         except ConfigurationError:
@@ -102,8 +113,6 @@ class Publisher:
             case "trip":
                 flow = declarations().declared_workflows["trip"]
                 return str((await flow.using(key=key).start(n=n)).id)
-            case "mail":
-                return str((await declare("rate").declared_jobs[kind].using(key=key).enqueue(n)).id)
             case "index":
                 job = declare("debounce").declared_jobs[kind]
                 return str((await job.using(key=key).enqueue(f"a{self._number}", n)).id)
@@ -112,23 +121,37 @@ class Publisher:
                 parts = hf.group([jobs["part"].call(n, number) for number in range(PARTS)], on_failure="run")
                 return str((await parts.then(jobs["album"], n=n).using(key=key, conn=None).enqueue()).id)
             case _:
-                job = declarations().declared_jobs[kind]
-                return str((await job.using(key=key).enqueue(n)).id)
+                return str((await _job(hf.world, kind, n).using(key=key).enqueue(n)).id)
 
-    async def _in_transaction(self, hf: SimulatedApp, n: int) -> tuple[str, str | None]:
+    async def _in_transaction(self, hf: SimulatedApp, kind: str, n: int) -> tuple[str, str | None]:
         """Publishes with a row of the business, and commits or rolls back both."""
         world, message = hf.world, None
         await hf._runtime.registration.prepare()
         try:
             async with world.database.transaction(hf.process) as conn:
                 await world.database.insert(conn, "business", n)
-                message = str((await world.database.publish(hf, conn, "order.placed", {"n": n})).id)
+                if kind == "order":
+                    message = str((await world.database.publish(hf, conn, "order.placed", {"n": n})).id)
+                else:
+                    message = str((await world.database.enqueue(hf, _job(world, kind, n).using(conn=conn), n)).id)
                 await asyncio.sleep(world.latency())
+                if "later" in features(world):
+                    await asyncio.sleep(chance(world, "open", n) * world.database.longest_transaction)
                 if chance(world, "rolls back", n) < 0.3:
                     raise _RolledBack
         except _RolledBack:
             return "rolled back", message
         return "accepted", message
+
+
+def _job(world: World, kind: str, n: int) -> Job[..., Any]:
+    match kind:
+        case "remind":
+            return declare("later").declared_jobs[kind].using(delay=delay(world, n))
+        case "mail":
+            return declare("rate").declared_jobs[kind]
+        case _:
+            return declarations().declared_jobs[kind]
 
 
 class _RolledBack(Exception):
@@ -154,24 +177,23 @@ async def operator(world: World, process: Process) -> None:
 
 
 async def _act(hf: SimulatedApp) -> None:
-    world = hf.world
+    world, used = hf.world, features(hf.world)
+    if "plan" in used and world.random.random() < 0.5:
+        await _act_by_plan(hf)
+        return
+    if "projector" in used and world.random.random() < 0.3:
+        await _rebuild(hf)
+        return
     choice = world.random.random()
     if choice < 0.25:
         name = world.random.choice(_PAUSABLE)
         paused = world.random.random() < 0.4
         await (hf.ops.pause_consumer if paused else hf.ops.resume_consumer)(name, actor="op")
         return
-    if choice < 0.33 and "projector" in features(world):
-        await _rebuild(hf)
-        return
-    if choice < 0.38:
+    if choice < 0.33:
         await hf.ops.prune(timedelta(seconds=world.settings.seconds / 4), actor="op")
         return
-    rows = world.database.read(
-        f"select id, status from {world.database.delivery} "
-        "where consumer not like 'trip%' and consumer <> 'tick' order by id"
-    )
-    wanted = [str(id) for id, status in rows if (status == "failed") == (choice < 0.75)]
+    wanted = _deliveries(world, dead=choice < 0.75)
     if not wanted:
         return
     chosen = world.random.choice(wanted)
@@ -181,6 +203,31 @@ async def _act(hf: SimulatedApp) -> None:
     hf.process.record(kind, delivery=chosen, done=report.done)
     if report.done:
         world.history.actions.append(Action(world.database.number(), kind, chosen))
+
+
+async def _act_by_plan(hf: SimulatedApp) -> None:
+    """Saves a plan for up to three deliveries and executes it later, when they may have ended or run again."""
+    world = hf.world
+    kind = world.random.choice(("cancel", "cancel", "replay", "discard"))
+    wanted = _deliveries(world, dead=kind != "cancel")
+    if not wanted:
+        return
+    chosen = world.random.sample(wanted, min(3, len(wanted)))
+    world.history.touched.update(chosen)
+    plan = await getattr(hf.ops, f"plan_{kind}")(Filter(ids=tuple(map(UUID, chosen))), actor="op")
+    await asyncio.sleep(world.random.uniform(0.2, 1.5))
+    report = await plan.execute(actor="op")
+    hf.process.record(f"plan {kind}", deliveries=sorted(chosen), done=sorted(map(str, report.done)))
+    world.history.actions += [Action(world.database.number(), kind, str(id)) for id in report.done]
+
+
+def _deliveries(world: World, *, dead: bool) -> list[str]:
+    """The deliveries on which an operator may act: the dead letters, or the others."""
+    rows = world.database.read(
+        f"select id, status from {world.database.delivery} "
+        "where consumer not like 'trip%' and consumer <> 'tick' order by id"
+    )
+    return [str(id) for id, status in rows if (status == "failed") == dead]
 
 
 async def _rebuild(hf: SimulatedApp) -> None:

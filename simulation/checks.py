@@ -31,9 +31,6 @@ CONSUMERS = {
 TRANSACTIONAL = frozenset({"book", "pay", "ledger"})
 """Consumers whose effect commits with `ctx.complete`."""
 
-PLAIN = frozenset({"post", "call", "mail", "part"})
-"""Consumers without a transaction."""
-
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -231,9 +228,9 @@ def pause_respected(history: History, rules: Rules) -> Iterator[str]:
 
 
 def attempts_counted(history: History, rules: Rules) -> Iterator[str]:
-    """A claim counts one attempt, a takeover none, a failed run keeps its own, and no delivery exceeds its budget."""
-    failed: dict[tuple[str, int | None], int] = {
-        (run.delivery, run.fence): run.end or 0 for run in history.runs if run.outcome == "Unlucky"
+    """A claim counts one attempt, a takeover none, a run that ended keeps its own, and no delivery exceeds its budget."""
+    ended: dict[tuple[str, int | None], int] = {
+        (run.delivery, run.fence): run.end for run in history.runs if run.outcome in ("Unlucky", "returned") and run.end
     }
     for change in history.changes:
         if change.old_attempts is None:
@@ -248,11 +245,12 @@ def attempts_counted(history: History, rules: Rules) -> Iterator[str]:
         elif (
             added < 0
             and change.old_status == RUNNING
-            and change.consumer in PLAIN
+            # What a handler with `ctx.complete` returned is confirmed in the store first.
+            and change.consumer not in TRANSACTIONAL | {"view"}
             # A claim whose reply is late may be released before its run begins.
-            and failed.get((change.delivery, change.old_fence), change.n) < change.n
+            and ended.get((change.delivery, change.old_fence), change.n) < change.n
         ):
-            yield f"{_name(change)}: the attempt of a failed run was returned"
+            yield f"{_name(change)}: the attempt of a run that ended was returned"
         elif added > 0:
             yield f"{_name(change)}: {change.old_status} to {change.status} counted {added} attempts"
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.errors import StoreLocked
+from holdfast.core.errors import StoreLocked, StoreUnavailable
 from holdfast.stores.sqlite.dialect import SqliteDialect
 from holdfast.stores.sqlite.store import migrate_on
 from holdfast.stores.statement import Statements
@@ -70,6 +70,8 @@ class Database:
     name = "sqlite"
     fault_factor = 1.0
     """How likely a fault is here, compared with an operation of SQLite."""
+    longest_transaction = 0.5
+    """In virtual seconds. No other process can write during it, or renew its lease."""
 
     def __init__(self) -> None:
         self.dialect = SqliteDialect()
@@ -174,6 +176,8 @@ class Database:
     @contextlib.asynccontextmanager
     async def transaction(self, process: Any) -> AsyncIterator[sqlite3.Connection]:
         """A write transaction of application code, which other processes wait for."""
+        if process.app.world.is_unreachable:
+            raise StoreUnavailable("simulated", "connection refused")
         holder = process, object()
         process.locks.add(holder)
         await self.acquire(holder)
@@ -201,6 +205,11 @@ class Database:
         """Publishes in the transaction."""
         self.process_name = app.process.name
         return app.sync.publish(*event, conn=connection)
+
+    async def enqueue(self, app: Any, job: Any, n: int) -> Any:
+        """Enqueues a job in the transaction of its connection."""
+        self.process_name = app.process.name
+        return job.sync.enqueue(n)
 
 
 def _wake(waiting: "asyncio.Future[None]") -> None:

@@ -20,6 +20,8 @@ class Fault(StrEnum):
     PAUSED_AFTER = "paused after"
     BLOCKED = "blocked"
     """The event loop stands still, and the thread that renews the lease continues."""
+    OUTAGE = "outage"
+    """For a while the database refuses every operation of every process."""
 
 
 _WEIGHTS = (
@@ -31,6 +33,7 @@ _WEIGHTS = (
     (Fault.PAUSED_AFTER, 3),
     (Fault.BLOCKED, 1),
 )
+OUTAGE_ADDRESS = "outage"
 _TOTAL = sum(weight for _, weight in _WEIGHTS)
 
 
@@ -41,7 +44,7 @@ class Planned:
     address: str
     fault: Fault
     size: float
-    """From 0 to 1: how long a pause is."""
+    """From 0 to 1: how long a pause or an outage is."""
 
 
 class FaultPlan:
@@ -72,3 +75,12 @@ class FaultPlan:
                 return planned
             choice -= weight
         raise AssertionError("the weights do not add up")
+
+    def outage(self) -> Planned | None:
+        """The outage of this seed; None if it is left out."""
+        if self._only is not None and OUTAGE_ADDRESS not in self._only:
+            return None
+        digest = blake2b(f"{self._seed}/{OUTAGE_ADDRESS}".encode(), digest_size=4).digest()
+        planned = Planned(OUTAGE_ADDRESS, Fault.OUTAGE, int.from_bytes(digest, "big") / 2**32)
+        self.applied.append(planned)
+        return planned

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -24,7 +25,7 @@ from simulation.world import World
 
 RATE, RATE_SECONDS = 3, 2
 PARTS = 3
-OPTIONAL = ("rate", "debounce", "batch", "group", "late", "relay", "projector")
+OPTIONAL = ("rate", "debounce", "batch", "group", "late", "relay", "projector", "later", "plan", "outage")
 _SHARE = 0.4
 
 _OFTEN = RetryPolicy.fixed("0.3s", attempts=20)
@@ -45,7 +46,7 @@ def application(world: World, process: Process) -> SimulatedApp:
     process.app = hf = SimulatedApp(world, process)
     # The database is in memory: it is part of the world, and no power failure reaches it.
     hf._runtime.producer.warns_of_durability = False
-    names = sorted(features(world) - ({"late"} if world.clock.seconds < late_at(world) else set()))
+    names = sorted(features(world) & set(_DECLARED) - ({"late"} if world.clock.seconds < late_at(world) else set()))
     for router in (declarations(), *map(declare, names)):
         hf.include(router)
         # The declarations find their app through the running process, and must not keep the last one alive.
@@ -155,10 +156,26 @@ def _projector(router: SharedRouter) -> None:
     @router.projector("entry.added", name="view", reset=reset, retry=_OFTEN)
     async def view(ctx: Context, entry: dict[str, Any]) -> None:
         if ctx.rebuilding:
+            # Long enough for other processes to claim and publish during a rebuild.
+            await asyncio.sleep(chance(current().world, "rebuild time", entry["n"]) * 0.3)
             await complete(ctx, entry["n"])
             return
         async with recorded(ctx, entry["n"]):
             await complete(ctx, entry["n"])
+
+
+def _later(router: SharedRouter) -> None:
+    @router.job(name="remind", retry=RETRY)
+    async def remind(ctx: Context, n: int) -> None:
+        async with recorded(ctx, n):
+            pass
+
+    router.declared_jobs["remind"] = remind
+
+
+def delay(world: World, n: int) -> timedelta:
+    """When a delayed job is due: at once for half of them, the others within three seconds."""
+    return timedelta(seconds=max(0.0, chance(world, "delay", n) - 0.5) * 6)
 
 
 _DECLARED = {
@@ -169,6 +186,7 @@ _DECLARED = {
     "late": _late,
     "relay": _relay,
     "projector": _projector,
+    "later": _later,
 }
 
 CONSUMERS = {
@@ -176,7 +194,14 @@ CONSUMERS = {
     "entry": {"batch": "sum", "projector": "view"},
     "mail": {"rate": "mail"},
     "index": {"debounce": "index"},
+    "remind": {"later": "remind"},
 }
 """The consumers that a mechanism adds to a kind of publication."""
-KINDS = {"rate": "mail", "debounce": "index", "group": "album"}
+KINDS = {
+    "rate": ("mail",),
+    "debounce": ("index",),
+    "group": ("album",),
+    "projector": ("entry", "entry"),
+    "later": ("remind",) * 4,
+}
 """The publications that a mechanism adds."""

@@ -48,6 +48,15 @@ class Bug:
     name: str
     replacements: tuple[Replacement, ...] = ()
     install: Install | None = None
+    only_on: str | None = None
+    """The only store on which it is a defect."""
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """The stores on which it can be planted: SQL is replaced in the SQLite dialect only."""
+        if self.only_on is not None:
+            return frozenset({self.only_on})
+        return frozenset({"sqlite"} if self.replacements else {"sqlite", "postgres"})
 
 
 @contextlib.contextmanager
@@ -269,7 +278,13 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug("claim of paused consumers", (Replacement("runnable", "c.paused_at is null"),)),
-    Bug("cancel of finished work", (Replacement("cancel", "and status in ('pending', 'in_flight')", ""),)),
+    Bug(
+        "cancel of finished work",
+        (
+            Replacement("cancel", "and status in ('pending', 'in_flight')", ""),
+            Replacement("lock_deliveries", "and d.status in (select value from json_each(:statuses))", ""),
+        ),
+    ),
     Bug(
         "cancel leaves the claim",
         (
@@ -371,6 +386,7 @@ BUGS: tuple[Bug, ...] = (
             Replacement("prolong_hold", "held_until > {now}"),
         ),
     ),
-    Bug("floor that only rises", install=_patching(CostDelay, "took", _never_again)),
+    # SQLite removes the index entries of claimed rows at once, so its claims use no floors.
+    Bug("floor that only rises", install=_patching(CostDelay, "took", _never_again), only_on="postgres"),
     Bug("settlement given up after an error", install=_patching(Settler, "_settle_all", _gives_up)),
 )

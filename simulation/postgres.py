@@ -89,6 +89,8 @@ class PostgresDatabase:
     name = "postgres"
     fault_factor = 0.4
     """An operation has several statements, and each may meet a fault."""
+    longest_transaction = 2.0
+    """In virtual seconds. Newer deliveries are committed and claimed during it."""
 
     def __init__(self) -> None:
         self.dialect = PostgresDialect("holdfast")
@@ -231,3 +233,6 @@ class PostgresDatabase:
 
     async def publish(self, app: Any, connection: Any, *event: Any) -> Any:
         return await app.publish(*event, conn=connection)
+
+    async def enqueue(self, app: Any, job: Any, n: int) -> Any:
+        return await job.enqueue(n)

@@ -70,14 +70,17 @@ def _dispose(world: World) -> None:
 def _run(world: World) -> None:
     settings = world.settings
     publishers = [Publisher(number) for number in range(1, settings.publishers + 1)]
-    for number in range(1, (settings.workers or 2 + settings.seed % 2) + 1):
+    for number in range(1, (settings.workers or _workers(world)) + 1):
         world.start(f"worker-{number}", worker)
     for number, publisher in enumerate(publishers, 1):
         world.start(f"publisher-{number}", publisher.run, until=partial(publisher.is_done, world))
     world.start("operator", operator, until=lambda: world.operator_done)
-    if "late" in features.features(world):
+    used = features.features(world)
+    if "late" in used:
         # Its first worker starts after the time at which apps include the late consumer.
         world.call_later(features.late_at(world) + 0.001, lambda: world.start("worker-late", worker))
+    if "outage" in used:
+        world.call_later(chance(world, "outage at") * 0.8 * settings.seconds, world.begin_outage)
     _watch_suspects(world)
     world.run(lambda: world.clock.seconds >= settings.seconds, settings.seconds)
     world.faults.enabled, world.quiet = False, True
@@ -88,6 +91,11 @@ def _run(world: World) -> None:
 
     world.run(is_done, settings.quiet_seconds)
     world.history.quiet_seconds = world.clock.seconds - settings.seconds
+
+
+def _workers(world: World) -> int:
+    """One to three. Without another worker nothing finds what the only one overlooks."""
+    return 1 + int(chance(world, "workers") * 3)
 
 
 def _is_complete(world: World) -> bool:
@@ -169,7 +177,7 @@ def _rules(world: World) -> Rules:
         rates={"mail": (features.RATE, features.RATE_SECONDS * 1000)},
         parts=features.PARTS,
         attempts={"book": ATTEMPTS, "post": ATTEMPTS, "pay": ATTEMPTS, "call": ATTEMPTS, "ledger": ORDERED_ATTEMPTS}
-        | dict.fromkeys(("mail", "late", "sum", "part"), ATTEMPTS),
+        | dict.fromkeys(("mail", "late", "sum", "part", "remind"), ATTEMPTS),
         limits={"call": CALL_LIMIT},
         ordered=frozenset({"ledger"}),
         tick_ms=TICK_SECONDS * 1000,

@@ -10,7 +10,7 @@ from typing import Any
 
 from simulation.clock import Clock
 from simulation.database import AnyDatabase
-from simulation.faults import FaultPlan, Planned
+from simulation.faults import OUTAGE_ADDRESS, Fault, FaultPlan, Planned
 from simulation.history import History, ProcessFault, Run
 from simulation.loop import Agenda
 from simulation.process import Process
@@ -40,7 +40,7 @@ class Settings:
     lease: float = 1.5
     poll: float = 1.0
     workers: int | None = None
-    """None: two or three, as the seed says."""
+    """None: one to three, as the seed says."""
     publishers: int = 2
     messages: int = 7
     """Publications of each publisher."""
@@ -68,6 +68,7 @@ class World:
         """Whether a rebuild of the projection was started and not finished."""
         self.quiet = False
         """Whether the time of faults is over."""
+        self._outage_ends = 0.0
         self._closed = False
         self._digest = hashlib.sha256()
         self._lives: dict[str, int] = {}
@@ -121,11 +122,27 @@ class World:
         process.operations += 1
         # A publisher makes few operations, so each of them is more likely to meet a fault.
         factor = 1 if process.name.startswith(("worker", "suspects")) else _MORE_FAULTS
+        if self.is_unreachable:
+            # Not recorded one by one: there are many.
+            self.history.faults.append(ProcessFault(self.clock.milliseconds(), process.name))
+            return Planned(OUTAGE_ADDRESS, Fault.REFUSED, 0.0)
         planned = self.faults.at(f"{process.name}#{process.operations}", factor)
         if planned is not None:
             self.history.faults.append(ProcessFault(self.clock.milliseconds(), process.name))
             process.record(f"fault: {planned.fault}", address=planned.address)
         return planned
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether the database refuses every operation now."""
+        return self.clock.seconds < self._outage_ends
+
+    def begin_outage(self) -> None:
+        """Makes the database unreachable, for less than a lease."""
+        if (planned := self.faults.outage()) is not None:
+            seconds = self.settings.lease * (0.1 + 0.7 * planned.size)
+            self._outage_ends = self.clock.seconds + seconds
+            self.record("world", "fault: outage", {"seconds": round(seconds, 3)})
 
     def pause_seconds(self, fault: Planned) -> float:
         """Up to two and a half leases: some pauses outlast the lease, some do not."""

@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from simulation.__main__ import main
 from simulation.database import Database
 from simulation.features import OPTIONAL, features
 from simulation.minimiser import minimise
@@ -46,10 +48,59 @@ def test_a_planted_bug_is_found(name: str, database: Database) -> None:
         assert any(_run(seed, database).violations for seed in range(1, 13))
 
 
+@pytest.mark.parametrize(
+    ("name", "check", "seed"),
+    [
+        ("cancel of finished work", "delivered is final", 13),
+        ("rebuild does not hold the projector", "projection exact", 11),
+        ("settlement given up after an error", "attempts counted", 15),
+    ],
+)
+def test_a_planted_bug_that_needs_a_rare_event_is_found(name: str, check: str, seed: int, database: Database) -> None:
+    assert simulate(Settings(seed), database).violations == []
+    with planted(next(one for one in BUGS if one.name == name), database):
+        assert {one.check for one in simulate(Settings(seed), database).violations} == {check}
+
+
 def test_every_optional_mechanism_is_used_by_some_seed(database: Database) -> None:
     used = [features(World(replace(_SMALL, seed=seed), database)) for seed in range(1, 21)]
     assert {name for names in used for name in names} == set(OPTIONAL)
     assert len(set(used)) > 10
+
+
+def test_an_outage_refuses_operations_and_the_minimiser_can_leave_it_out(database: Database) -> None:
+    seeds = range(1, 21)
+    seed = next(seed for seed in seeds if "outage" in features(World(replace(_SMALL, seed=seed), database)))
+    with_outage = _run(seed, database)
+    assert "outage" in [fault.address for fault in with_outage.faults]
+    assert any("store unavailable" in line for line in with_outage.trace)
+    without = simulate(replace(_SMALL, seed=seed, only=()), database)
+    assert without.faults == []
+    assert not any("store unavailable" in line for line in without.trace)
+
+
+def test_the_command_refuses_a_bug_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Otherwise the command starts again with this setting.
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    refused = CliRunner().invoke(main, ["--planted", "--bug", "no such bug"])
+    assert refused.exit_code == 2
+    assert "no planted bug 'no such bug'" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("bug", "store", "remedy"),
+    [
+        ("floor that only rises", "sqlite", "use --store postgres"),
+        ("claim keeps the fence", "postgres", "use --store sqlite"),
+    ],
+)
+def test_the_command_refuses_a_bug_that_the_store_cannot_have(
+    bug: str, store: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    refused = CliRunner().invoke(main, ["--planted", "--bug", bug, "--store", store])
+    assert refused.exit_code == 2
+    assert remedy in refused.output
 
 
 def test_a_failing_seed_is_reduced_to_the_faults_that_matter(database: Database) -> None:
