@@ -289,3 +289,9 @@ async def test_the_trace_of_a_refused_payload_or_result_is_its_message(hf: Holdf
     assert (traces["settle"][1], traces["odd"][1]) == (None, None)
     assert traces["fails"][0].startswith("Traceback (most recent call last):")
     assert "test_mistakes.py" in str(traces["fails"][1])
+
+
+def test_a_lambda_without_a_name_is_refused(hf: Holdfast) -> None:
+    with pytest.raises(ConfigurationError, match="a lambda has no name to store; use a function, or pass name="):
+        hf.job()(lambda: None)
+    assert hf.job(name="send_mail")(lambda: None).name == "send_mail"

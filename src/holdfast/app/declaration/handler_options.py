@@ -185,6 +185,8 @@ def check_flag(name: str, value: bool) -> bool:
 
 def _name(kind: Kind, function: Callable[..., Any], options: HandlerOptions) -> str:
     given = options.get("name", getattr(function, "__name__", None))
+    if given == "<lambda>":
+        raise ConfigurationError("a lambda has no name to store; use a function, or pass name='send_mail'")
     if given is None:
         raise ConfigurationError(f"{kind} {function!r} has no name; give it one with name=")
     name = check_name("consumer", given)
