@@ -228,7 +228,7 @@ async def test_a_deleted_consumer_is_made_again_where_it_was(server: NatsServer,
     with capture_logs() as logs:
         # The last was not acknowledged, as far as anybody knows.
         assert [record.body for record in await until_fetched(source)] == [b"3"]
-    assert [entry["first"] for entry in logs if entry["log_level"] == "warning"] == [4]
+    assert [entry["first_sequence"] for entry in logs if entry["log_level"] == "warning"] == [4]
 
 
 @pytest.mark.parametrize("start", ["beginning", "now"])

@@ -151,7 +151,7 @@ def test_all_lanes_are_listed_from_their_start_after_a_multiple_of_the_cost_of_t
     assert made.next_scan(again, 1, woken=True) == NextScan(1, full=False, refresh=True, full_scan_in=None)
 
 
-def test_all_lanes_are_listed_from_their_start_after_half_a_minute_however_long_that_takes() -> None:
+def test_all_lanes_are_listed_from_their_start_after_half_a_minute_even_if_that_takes_long() -> None:
     made, slow = listed_with_floors(), NOW + 100
     assert made.known(slow) == []
     made.refreshed(LaneList([lane("a")], [lane("a")._replace(floor_at=NOON)]), slow, slow + 10)

@@ -187,7 +187,7 @@ class KafkaSubscription:
     def _leave(self) -> None:
         """Leaves the group, which revokes the partitions and commits their offsets, and closes the client.
 
-        A client that is closed while it has partitions, or is getting some, may wait forever for a reply of its own
+        A client that is closed while it has partitions, or is getting some, may wait forever for one of its threads
         (librdkafka issue 4884). It does so in a callback that holds the interpreter's lock, which stops the whole process.
         """
         try:
