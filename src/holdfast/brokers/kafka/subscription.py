@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import (
@@ -190,15 +190,15 @@ class KafkaSubscription:
         A client that is closed while it has partitions, or is getting some, may wait forever for one of its threads
         (librdkafka issue 4884). It does so in a callback that holds the interpreter's lock, which stops the whole process.
         """
-        try:
+        deadline = time.monotonic() + self._topic.timeout / 2
+        # After a fatal error a client can only be closed.
+        with suppress(KafkaException):
             self._consumer.unsubscribe()
-            deadline = time.monotonic() + self._topic.timeout / 2
             # The first poll runs a callback that was waiting; records that it returns are redelivered.
             self._consumer.poll(_POLL_SECONDS)
             while self._consumer.assignment() and time.monotonic() < deadline:
                 self._consumer.poll(_POLL_SECONDS)
-        finally:
-            self._consumer.close()
+        self._consumer.close()
 
     def _check_topic(self) -> None:
         """Raises if no broker or no topic is available, with the reason if the brokers rejected the login."""
