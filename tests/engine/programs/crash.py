@@ -9,6 +9,7 @@ transaction first, so that there is such a moment.
 import importlib
 import os
 import signal
+import threading
 import time
 from contextvars import ContextVar
 from dataclasses import replace
@@ -71,17 +72,20 @@ class _Crash:
         wanted, _, times = wanted.partition("@")
         self.name, self.holds = wanted.removeprefix("hold:"), wanted.startswith("hold:")
         self.left = int(times or 1)
+        self._lock = threading.Lock()
 
     def come(self, name: str) -> None:
         if name != self.name:
             return
-        self.left -= 1
-        if self.left == 0 and self.holds:
+        with self._lock:  # no other thread passes the point while this one ends the process
+            self.left -= 1
+            is_due = self.left == 0
+            if is_due and not self.holds:
+                (directory() / "markers" / f"crashed.{name}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(60)  # the signal ends every thread before this does
+        if is_due:
             wait_at(name)
-        elif self.left == 0:
-            (directory() / "markers" / f"crashed.{name}").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)  # the signal ends every thread before this does
 
 
 _crash = _Crash(os.environ.get("HOLDFAST_TEST_CRASH", ""))
