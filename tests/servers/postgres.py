@@ -54,7 +54,11 @@ class PostgresServer(Server):
         return f"postgresql://postgres@127.0.0.1:{self.port}/{quote(database, safe='')}"
 
     def create_database(self, name: str, template: str | None = None) -> str:
-        """Creates a database, as a copy of `template` if one is given, and returns its DSN."""
+        """Creates a database, as a copy of `template` if one is given, and returns its DSN.
+
+        One of that name is dropped first: pytest sets a module's fixture up again if other tests ran in between.
+        """
+        self.drop_database(name)
         create = sql.SQL("create database {}").format(sql.Identifier(name))
         if template is not None:
             create += sql.SQL(" template {}").format(sql.Identifier(template))
