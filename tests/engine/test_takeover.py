@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,9 @@ from holdfast import Context, Holdfast, JobFailed, RetryPolicy, correlate
 from holdfast.core.delivery import Delivery, Status
 from holdfast.core.message import Address
 from holdfast.runtime import completion
-from holdfast.stores.deliveries.claim import Lane, claim
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim
 from holdfast.stores.deliveries.worker import start_worker
+from holdfast.stores.operation import Operation
 from tests.engine.programs.proxy import Proxy
 from tests.servers.postgres import PostgresServer
 from tests.support.apps import MakeApp
@@ -187,6 +189,32 @@ async def test_a_claim_whose_reply_was_lost_is_given_back_by_the_worker_itself(
     assert seen == [1]
     assert logged(log, "orphaned claim released")
     assert logged(log, "worker lease lost") == []
+
+
+async def test_a_claim_whose_reply_is_slow_is_not_taken_for_lost(
+    hf: Holdfast, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the worker releases it, then starts it, and claims it again while it runs."""
+    seen: list[int] = []
+
+    @hf.job(retry=RetryPolicy.none())
+    async def work() -> None:
+        seen.append(1)
+
+    reply = hf.store.run
+
+    async def slow(steps: Operation[Any]) -> Any:
+        found = await reply(steps)
+        if isinstance(found, list) and found and isinstance(found[0], Claimed):
+            await asyncio.sleep(LEASE.total_seconds() * 0.9)
+        return found
+
+    monkeypatch.setattr(hf.store, "run", slow)
+    await work.enqueue()
+    async with working(hf, lease=LEASE):
+        await eventually(lambda: _all(hf, Status.DELIVERED))
+    assert (seen, (await only(hf)).fence) == ([1], 1)
+    assert logged(log, "orphaned claim released") == []
 
 
 async def test_a_claim_whose_reply_was_lost_is_given_back_at_the_end_at_the_latest(

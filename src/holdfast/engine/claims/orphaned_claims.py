@@ -21,16 +21,31 @@ class OrphanedClaims:
 
     def __init__(self, store: Store, worker: str, settler: Settler, pools: Sequence[SlotPool]) -> None:
         self._store, self._worker, self._settler, self._pools = store, worker, settler, pools
-        self._unknown: dict[UUID, int] = {}
+        self._seen: dict[UUID, tuple[int, int]] = {}
+        """The fence of each unknown claim, and how many rounds had ended when it was first seen."""
+        self._rounds = 0
+
+    def round_ended(self) -> None:
+        """Call it when a round of the claim loop has ended, also with an error: no claim is in progress."""
+        self._rounds += 1
 
     async def scan(self) -> None:
-        """Releases the claims that were unknown to the worker in the last scan and still are.
+        """Releases the claims that were unknown to the worker in an earlier scan and still are.
 
-        One scan is not enough: a claim in progress is in the store before the worker knows it.
+        A claim in progress is in the store before the worker knows it, and its reply may be slow. So the round that was
+        in progress in the earlier scan must have ended before this one.
         """
+        rounds, earlier, orphaned = self._rounds, self._seen, dict[UUID, int]()
         unknown = await self._held_unknown()
-        orphaned = {id: fence for id, fence in unknown.items() if self._unknown.get(id) == fence}
-        self._unknown = {id: fence for id, fence in unknown.items() if id not in orphaned}
+        self._seen = {}
+        for id, fence in unknown.items():
+            seen = earlier.get(id)
+            if seen is None or seen[0] != fence:
+                self._seen[id] = (fence, self._rounds)
+            elif rounds > seen[1]:
+                orphaned[id] = fence
+            else:
+                self._seen[id] = seen
         self._release(orphaned)
 
     async def release_all(self) -> None:

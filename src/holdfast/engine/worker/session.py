@@ -166,6 +166,8 @@ class WorkerSession:
                 # An unexpected driver error may be temporary, like an outage.
                 log.error("claim failed", worker=self.id, **error_fields(error))
                 wait, pause = pause, min(pause * 2, self._longest_pause)
+            finally:
+                self._orphaned_claims.round_ended()
             if wait:
                 await self._control.woken(wait)
 
@@ -361,16 +363,14 @@ class WorkerSession:
         # A claim in progress may finish: its deliveries are released below.
         await asyncio.wait({claiming}, timeout=reserve)
         claiming.cancel()
-        for pool in self._pools:
-            self._release(pool.take_back())
+        self._release([claimed for pool in self._pools for claimed in pool.take_back()])
         if running := running_tasks(self._pools):
             done = asyncio.wait(running)
             await first(done, self._lease_lost.wait(), self._control.force_stop.wait(), until=ends - reserve)
             await cancel_running(self._pools, self.id, reserve)
         await self._deregister(ends, settling)
         self._executor.close()
-        released, unwritten = self._settlements.released, len(self._settler)
-        log.info("worker stopped", worker=self.id, released=released, unwritten=unwritten)
+        log.info("worker stopped", worker=self.id, released=self._settlements.released, unwritten=len(self._settler))
 
     async def _deregister(self, ends: float, settling: "asyncio.Task[None]") -> None:
         """Writes the outcomes and removes the worker's row. If time runs out, the lease expires instead."""
