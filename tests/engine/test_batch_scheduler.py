@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pytest
+
 from holdfast.engine.batches.options import BatchOptions
 from holdfast.engine.batches.scheduler import BatchScheduler
 from holdfast.stores.deliveries.batch import BatchLane
@@ -48,6 +50,14 @@ def test_it_waits_until_the_next_batch_is_old_enough() -> None:
     assert 0.75 <= wait < 0.76
     assert made.wait(200.0) == 0.0
     assert scheduler().wait(100.0) is None
+
+
+def test_after_a_check_during_which_the_process_was_suspended_the_next_one_is_not_put_off_for_long() -> None:
+    made = scheduler()
+    made.checked([], 100.0, 160.0)
+    assert not made.check_due(160.1)
+    assert made.wait(160.1) == pytest.approx(4.9)
+    assert made.check_due(165.1)
 
 
 def test_a_request_that_comes_too_early_is_remembered() -> None:

@@ -83,9 +83,19 @@ def test_lanes_that_were_queried_before_a_change_are_not_used_after_it() -> None
 
 def test_lanes_are_queried_again_after_a_multiple_of_the_cost() -> None:
     made = scheduler()
-    made.refreshed(LaneList([lane("a")]), NOW, NOW + 0.5)
-    assert not refresh_due(made, NOW + 0.5 + 20 * 0.5 - 0.001)
-    assert refresh_due(made, NOW + 0.5 + 20 * 0.5)
+    made.refreshed(LaneList([lane("a")]), NOW, NOW + 0.125)
+    assert not refresh_due(made, NOW + 0.125 + 20 * 0.125 - 0.001)
+    assert refresh_due(made, NOW + 0.125 + 20 * 0.125)
+
+
+def test_after_a_query_during_which_the_process_was_suspended_nothing_is_put_off_for_long() -> None:
+    made, slow = scheduler(lane("a")), 60.0
+    made.refreshed(LaneList([lane("a")]), NOW, NOW + slow)
+    assert refresh_due(made, NOW + slow + 5.1)
+    order(made)
+    made.claimed([claimed("a", NOON, 1)], NOW, NOW + slow)
+    assert order(made, NOW + slow)[0].floor_at != lane("a").floor_at
+    assert order(made, NOW + slow + 30.1)[0].floor_at == lane("a").floor_at  # the whole lane
 
 
 def test_the_floor_is_the_lowest_row_of_the_last_claim_and_deeper_scans_are_repeated() -> None:
@@ -196,8 +206,8 @@ def test_a_shallow_scan_that_reads_many_rows_starts_nearer_to_its_floor_the_next
     distances = []
     for now in (NOW + 1000.0 * n for n in range(1, 8)):
         order(made, now)
-        made.claimed([claimed("a")], now, now + 10.0)  # whole, and the next one is due much later
-        (shallow,) = order(made, now + 100)
+        made.claimed([claimed("a")], now, now + 1.5)  # whole, and the next one is due much later
+        (shallow,) = order(made, now + 20)
         distances.append((NOON - shallow.floor_at).total_seconds())
         made.claimed([claimed("a")], now, now + (1.0 if len(distances) < 6 else 0.0))
     assert distances == [10, 5, 2.5, 1.25, 1, 1, 2]

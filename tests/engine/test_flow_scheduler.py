@@ -95,6 +95,8 @@ def test_ticket_floors_are_read_again_and_forgotten_after_an_outage() -> None:
     scheduler.floors_read(one, Floors(5, 6), 0.0, 0.2)
     assert (scheduler.floors_due(one, 3.0), scheduler.floors_due(one, 4.3)) == (False, True)
     assert scheduler.state(one).floors == Floors(5, 6)
+    scheduler.floors_read(one, Floors(5, 6), 4.3, 64.3)  # the process was suspended
+    assert (scheduler.floors_due(one, 69.2), scheduler.floors_due(one, 69.4)) == (False, True)
     scheduler.forget_floors()
     assert scheduler.state(one).floors == Floors()
 

@@ -176,3 +176,7 @@ def test_floors_are_used_while_counts_are_expensive() -> None:
     assert floors.known(24.3) == [], "a hundred times its cost later, all lanes are read from their start"
     floors.counted([], [lane], 5, 24.3, 24.301)
     assert floors.known(25.0) is None, "that was cheap: the snapshot is gone"
+    floors.counted(None, [], 5, 25.0, 26.0)
+    floors.counted([], [lane], 5, 30.0, 90.0)
+    assert floors.known(119.0) == [known]
+    assert floors.known(120.1) == [], "the process was suspended: half a minute is enough"

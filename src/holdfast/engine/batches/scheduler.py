@@ -7,11 +7,11 @@ a check is used for a short time; then consumers may be paused, and deliveries m
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.engine.batches.options import BatchOptions
+from holdfast.engine.claims.scheduler import COST_FACTOR, LONGEST_REFRESH
 from holdfast.stores.deliveries.batch import BatchLane
 from holdfast.stores.deliveries.claim import Claimed, Lane
 
 _SHORTEST_CHECK = 0.05
-_COST_FACTOR = 20.0
 _MOMENT = 0.002
 """Seconds after which the database's clock has certainly passed the time that a check computed."""
 
@@ -44,7 +44,7 @@ class BatchScheduler:
             else:
                 due_at = ended + (batch.within - waited).total_seconds() + _MOMENT
                 self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
-        self._check_at = ended + max(_SHORTEST_CHECK, _COST_FACTOR * (ended - started))
+        self._check_at = ended + min(max(_SHORTEST_CHECK, COST_FACTOR * (ended - started)), LONGEST_REFRESH)
         self._round += 1
 
     def ready(self, is_held_back: Callable[[str], bool]) -> list[Lane]:

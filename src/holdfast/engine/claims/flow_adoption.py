@@ -16,6 +16,7 @@ import orjson
 from holdfast._log import get_logger
 from holdfast.core.encryption import encrypted_value
 from holdfast.core.flow import FlowSettings, KeyRule
+from holdfast.engine.claims.scheduler import COST_FACTOR, LONGEST_HIDDEN
 from holdfast.engine.handlers.handler import Handler
 from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.stores.deliveries.claim import Lane
@@ -27,7 +28,6 @@ log = get_logger("holdfast.worker")
 
 _BATCH = 1000
 _SWEEP_EVERY = 1.0
-_COST_FACTOR = 20.0
 
 LaneName = tuple[str, str, int, int]
 
@@ -95,7 +95,8 @@ class FlowAdoption:
         if sweep.after is not None:
             sweep.due = None
         else:
-            sweep.due, sweep.cost = ended + max(_SWEEP_EVERY, _COST_FACTOR * sweep.cost), 0.0
+            sweep.due = ended + min(max(_SWEEP_EVERY, COST_FACTOR * sweep.cost), LONGEST_HIDDEN)
+            sweep.cost = 0.0
 
     async def _adopt(
         self, lane: Lane, after: tuple[datetime, UUID] | None

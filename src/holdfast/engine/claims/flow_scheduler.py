@@ -13,7 +13,15 @@ from datetime import datetime
 from uuid import UUID
 
 from holdfast.engine.claims.key_floors import COMMIT, KeyFloors
-from holdfast.engine.claims.scheduler import CHEAP, COST_FACTOR, LONGEST_DELAY, SHALLOW, CostDelay, claim_size
+from holdfast.engine.claims.scheduler import (
+    CHEAP,
+    COST_FACTOR,
+    LONGEST_DELAY,
+    LONGEST_REFRESH,
+    SHALLOW,
+    CostDelay,
+    claim_size,
+)
 from holdfast.stores.deliveries.claim import LOWEST_ID, Lane, LaneFlow
 from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan, window_size
 
@@ -147,7 +155,9 @@ class FlowScheduler:
 
     def floors_read(self, lane: Lane, floors: Floors, started: float, ended: float) -> None:
         state = self.state(lane)
-        state.floors, state.floors_due = floors, ended + max(_FLOORS_EVERY, 20 * (ended - started))
+        cost = ended - started
+        state.floors = floors
+        state.floors_due = ended + min(max(_FLOORS_EVERY, COST_FACTOR * cost), LONGEST_REFRESH)
 
     def forget_floors(self) -> None:
         """Clears every floor: after a reconnect the server may be another one, with lower tickets."""

@@ -9,7 +9,6 @@ of the whole lane are repeated, each after a multiple of its cost. Listing the l
 expensive, known lanes are read from shortly before their oldest delivery, and all of them from the start once in a while.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,9 +25,9 @@ expensive: that bounds the rows that they read."""
 COST_FACTOR = 20.0
 _SHALLOW_FACTOR = 8.0
 _LISTING_FACTOR = 40.0
-_LONGEST_LISTING_DELAY = 30.0
-"""Seconds after which an expensive list of all lanes is repeated at the latest: until then, a delivery below the floor of a
-drained lane is hidden."""
+LONGEST_HIDDEN, LONGEST_REFRESH = 30.0, 5.0
+"""Seconds after which an expensive query is repeated at the latest, in spite of its cost: one that finds what a floor hides,
+and one that lists lanes or batches. It may have been slow for another reason: a suspended process, or a silent network."""
 _LOW_PRIORITY_SHARE = 8
 _SHORTEST_REFRESH = 0.02
 _REFRESH_WHEN_EMPTY = 0.05
@@ -80,11 +79,10 @@ class CostDelay:
     """The time of the next scan of one depth. The wait is proportional to the duration of the last scan, up to a limit."""
 
     factor: float = COST_FACTOR
-    longest: float = math.inf
     at: float = 0.0
 
     def took(self, started: float, ended: float) -> None:
-        self.at = ended + min(self.factor * (ended - started), self.longest)
+        self.at = ended + min(self.factor * (ended - started), LONGEST_HIDDEN)
 
 
 class ClaimScheduler:
@@ -103,7 +101,7 @@ class ClaimScheduler:
         self._round = 0
         self._margin = SHALLOW
         self._heads: dict[tuple[str, str, int, int], Lane] | None = None
-        self._whole_listing = CostDelay(_LISTING_FACTOR, _LONGEST_LISTING_DELAY)
+        self._whole_listing = CostDelay(_LISTING_FACTOR)
         self._listing = CostDelay()
         self._outdated_at = float("-inf")
         self._fastest = _DISTANT
@@ -191,7 +189,8 @@ class ClaimScheduler:
             else:
                 self._lanes.append(lane)
         self._floors = {lane[:4]: self._floors[lane[:4]] for lane in listed.lanes if lane[:4] in self._floors}
-        self._refresh_due = ended + max(_SHORTEST_REFRESH, COST_FACTOR * (ended - started))
+        cost = ended - started
+        self._refresh_due = ended + min(max(_SHORTEST_REFRESH, COST_FACTOR * cost), LONGEST_REFRESH)
 
     def _store_floors(self, floors: Sequence[Lane] | None, started: float, ended: float) -> None:
         expensive = self._is_expensive(ended - started)

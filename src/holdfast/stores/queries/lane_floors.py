@@ -17,7 +17,9 @@ _CHEAP = 0.01
 """A count is expensive if it takes this many seconds longer than two round trips."""
 _PER_ROW = 1e-6
 """Seconds that a count may take for each delivery that it counts."""
-_COST_FACTOR = 100.0
+_COST_FACTOR, _LONGEST = 100.0, 30.0
+"""All lanes are counted from their start after this multiple of its cost, and after this many seconds at the latest: the
+count may have been slow because the process was suspended."""
 _MARGIN, _LEAST_MARGIN = timedelta(seconds=10), timedelta(seconds=1)
 """How far below a floor a count starts. Halved, down to the second value, while such counts are expensive."""
 
@@ -54,7 +56,8 @@ class LaneFloors:
             self._floors, self._whole_at = ({} if expensive else None), float("-inf")
             return
         if not known:
-            self._whole_at, self._margin = ended + _COST_FACTOR * (ended - started), _MARGIN
+            self._whole_at = ended + min(_COST_FACTOR * (ended - started), _LONGEST)
+            self._margin = _MARGIN
         elif expensive:
             self._margin = max(_LEAST_MARGIN, self._margin / 2)
         # A lane that is not found again keeps its floor: there may be dead rows before it.
