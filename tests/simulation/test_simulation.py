@@ -1,6 +1,7 @@
 """The simulation: sound code passes, a seed repeats exactly, and planted bugs are found and reduced."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -31,6 +32,9 @@ def test_seeds_hold_and_repeat_exactly(database: Database) -> None:
     assert sum(len(result.faults) for result in results) > 3
     again = _run(3, database)
     assert (again.digest, again.trace) == (results[2].digest, results[2].trace)
+    shown = [line for result in results for line in result.trace]
+    assert any("where=simulation/application.py" in line for line in shown)
+    assert not any(str(Path(__file__).parents[2]) in line for line in shown), "another clone has another digest"
 
 
 @pytest.mark.parametrize(
