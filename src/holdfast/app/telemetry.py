@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._log import get_logger
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
+from holdfast.core.query_interval import next_query
 from holdfast.core.telemetry.metric import Distribution, Family, MetricKind
 from holdfast.ops.queries.metrics import families
 from holdfast.ops.queries.stats import Stats
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 log = get_logger("holdfast.metrics")
 
-_FRESH_SECONDS = 10.0
+_FRESH_SECONDS, _LONGEST_SECONDS = 10.0, 60.0
 _COST_FACTOR = 20.0
 _NOTHING = Stats(
     now=datetime.min.replace(tzinfo=UTC),
@@ -35,7 +36,7 @@ _IDLE = ("_ProxyMeterProvider", "NoOpMeterProvider")
 class MetricsCollector:
     """Collects an app's metrics.
 
-    It queries the store at most every ten seconds, and less often if the query is slow. While the store is unavailable, only
+    It queries the store at most every ten seconds, and less often, once a minute, if the query is slow. While the store is unavailable, only
     the counts of this process are returned.
     """
 
@@ -59,8 +60,9 @@ class MetricsCollector:
                 except HoldfastError as error:
                     log.warning("store metrics unavailable", error=str(error))
                     self._stored = []
-                ended = time.monotonic()
-                self._due = ended + max(_FRESH_SECONDS, _COST_FACTOR * (ended - started))
+                self._due = next_query(
+                    started, time.monotonic(), factor=_COST_FACTOR, longest=_LONGEST_SECONDS, shortest=_FRESH_SECONDS
+                )
             return self._stored
 
 

@@ -11,6 +11,7 @@ from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable, TerminalError
 from holdfast.core.failures.classify import Rules
 from holdfast.core.message import TENANT_HEADER
+from holdfast.core.query_interval import next_query
 from holdfast.engine.handlers.context import Context
 from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.outbound.webhooks.circuits import EndpointCircuits
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 log = get_logger("holdfast.webhooks")
 
 _NO_RULES = Rules()
-_COST_FACTOR = 20.0
+_COST_FACTOR, _LONGEST = 20.0, 30.0
 
 
 class _WorkerHandlers(Mapping[str, Handler]):
@@ -102,8 +103,8 @@ class EndpointHandlers:
             self._dispatcher.serve(found)
             asked_at = time.monotonic()
             self._circuits.take(await self._store.run(breakers()), asked_at)
-        ended = time.monotonic()
-        self._due = ended + max(self.interval.total_seconds() / 2, _COST_FACTOR * (ended - started))
+        shortest = self.interval.total_seconds() / 2
+        self._due = next_query(started, time.monotonic(), factor=_COST_FACTOR, longest=_LONGEST, shortest=shortest)
 
     async def close(self) -> None:
         """Closes the HTTP connections."""

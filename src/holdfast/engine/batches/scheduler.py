@@ -6,6 +6,7 @@ a check is used for a short time; then consumers may be paused, and deliveries m
 
 from collections.abc import Callable, Mapping, Sequence
 
+from holdfast.core.query_interval import next_query
 from holdfast.engine.batches.options import BatchOptions
 from holdfast.engine.claims.scheduler import COST_FACTOR, LONGEST_REFRESH
 from holdfast.stores.deliveries.batch import BatchLane
@@ -44,7 +45,9 @@ class BatchScheduler:
             else:
                 due_at = ended + (batch.within - waited).total_seconds() + _MOMENT
                 self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
-        self._check_at = ended + min(max(_SHORTEST_CHECK, COST_FACTOR * (ended - started)), LONGEST_REFRESH)
+        self._check_at = next_query(
+            started, ended, factor=COST_FACTOR, longest=LONGEST_REFRESH, shortest=_SHORTEST_CHECK
+        )
         self._round += 1
 
     def ready(self, is_held_back: Callable[[str], bool]) -> list[Lane]:

@@ -16,6 +16,7 @@ import orjson
 from holdfast._log import get_logger
 from holdfast.core.encryption import encrypted_value
 from holdfast.core.flow import FlowSettings, KeyRule
+from holdfast.core.query_interval import next_query
 from holdfast.engine.claims.scheduler import COST_FACTOR, LONGEST_HIDDEN
 from holdfast.engine.handlers.handler import Handler
 from holdfast.engine.telemetry.log_fields import error_fields
@@ -95,7 +96,9 @@ class FlowAdoption:
         if sweep.after is not None:
             sweep.due = None
         else:
-            sweep.due = ended + min(max(_SWEEP_EVERY, COST_FACTOR * sweep.cost), LONGEST_HIDDEN)
+            sweep.due = next_query(
+                ended - sweep.cost, ended, factor=COST_FACTOR, longest=LONGEST_HIDDEN, shortest=_SWEEP_EVERY
+            )
             sweep.cost = 0.0
 
     async def _adopt(

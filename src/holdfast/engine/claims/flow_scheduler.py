@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
+from holdfast.core.query_interval import next_query
 from holdfast.engine.claims.key_floors import COMMIT, KeyFloors
 from holdfast.engine.claims.scheduler import (
     CHEAP,
@@ -155,9 +156,10 @@ class FlowScheduler:
 
     def floors_read(self, lane: Lane, floors: Floors, started: float, ended: float) -> None:
         state = self.state(lane)
-        cost = ended - started
         state.floors = floors
-        state.floors_due = ended + min(max(_FLOORS_EVERY, COST_FACTOR * cost), LONGEST_REFRESH)
+        state.floors_due = next_query(
+            started, ended, factor=COST_FACTOR, longest=LONGEST_REFRESH, shortest=_FLOORS_EVERY
+        )
 
     def forget_floors(self) -> None:
         """Clears every floor: after a reconnect the server may be another one, with lower tickets."""

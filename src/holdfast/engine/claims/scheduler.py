@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from holdfast.core.query_interval import next_query
 from holdfast.stores.deliveries.claim import Claimed, Lane, LaneList
 
 MAX_CLAIM = 500
@@ -27,7 +28,7 @@ _SHALLOW_FACTOR = 8.0
 _LISTING_FACTOR = 40.0
 LONGEST_HIDDEN, LONGEST_REFRESH = 30.0, 5.0
 """Seconds after which an expensive query is repeated at the latest, in spite of its cost: one that finds what a floor hides,
-and one that lists lanes or batches. It may have been slow for another reason: a suspended process, or a silent network."""
+and one that lists lanes or batches."""
 _LOW_PRIORITY_SHARE = 8
 _SHORTEST_REFRESH = 0.02
 _REFRESH_WHEN_EMPTY = 0.05
@@ -82,7 +83,7 @@ class CostDelay:
     at: float = 0.0
 
     def took(self, started: float, ended: float) -> None:
-        self.at = ended + min(self.factor * (ended - started), LONGEST_HIDDEN)
+        self.at = next_query(started, ended, factor=self.factor, longest=LONGEST_HIDDEN)
 
 
 class ClaimScheduler:
@@ -189,8 +190,9 @@ class ClaimScheduler:
             else:
                 self._lanes.append(lane)
         self._floors = {lane[:4]: self._floors[lane[:4]] for lane in listed.lanes if lane[:4] in self._floors}
-        cost = ended - started
-        self._refresh_due = ended + min(max(_SHORTEST_REFRESH, COST_FACTOR * cost), LONGEST_REFRESH)
+        self._refresh_due = next_query(
+            started, ended, factor=COST_FACTOR, longest=LONGEST_REFRESH, shortest=_SHORTEST_REFRESH
+        )
 
     def _store_floors(self, floors: Sequence[Lane] | None, started: float, ended: float) -> None:
         expensive = self._is_expensive(ended - started)

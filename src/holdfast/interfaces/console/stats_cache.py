@@ -10,13 +10,14 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.query_interval import next_query
 from holdfast.ops.queries.stats import Stats
 from holdfast.ops.service import Operations
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 
 T = TypeVar("T")
 
-_MIN_CACHE_SECONDS = 1.5
+_MIN_CACHE_SECONDS, _MAX_CACHE_SECONDS = 1.5, 30.0
 _CACHE_FACTOR = 10
 """A value is cached for this many times its query duration, so that the console cannot dominate the load."""
 _SAMPLE_SECONDS = 10
@@ -78,10 +79,12 @@ class StatsCache:
             value = await query(self._ops())
         finally:
             del self._running[key]
-        ended = time.monotonic()
         name, changes = key
         if changes == self._changes:
-            self._cached[name] = (ended + max(_MIN_CACHE_SECONDS, _CACHE_FACTOR * (ended - began)), value)
+            until = next_query(
+                began, time.monotonic(), factor=_CACHE_FACTOR, longest=_MAX_CACHE_SECONDS, shortest=_MIN_CACHE_SECONDS
+            )
+            self._cached[name] = (until, value)
         return value
 
     async def sample_forever(self) -> None:

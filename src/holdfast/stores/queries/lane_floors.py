@@ -11,6 +11,7 @@ their start, which is repeated after a multiple of its cost.
 from collections.abc import Sequence
 from datetime import timedelta
 
+from holdfast.core.query_interval import next_query
 from holdfast.stores.deliveries.claim import Lane
 
 _CHEAP = 0.01
@@ -18,8 +19,7 @@ _CHEAP = 0.01
 _PER_ROW = 1e-6
 """Seconds that a count may take for each delivery that it counts."""
 _COST_FACTOR, _LONGEST = 100.0, 30.0
-"""All lanes are counted from their start after this multiple of its cost, and after this many seconds at the latest: the
-count may have been slow because the process was suspended."""
+"""All lanes are counted from their start after this multiple of its cost, and after this many seconds at the latest."""
 _MARGIN, _LEAST_MARGIN = timedelta(seconds=10), timedelta(seconds=1)
 """How far below a floor a count starts. Halved, down to the second value, while such counts are expensive."""
 
@@ -56,7 +56,7 @@ class LaneFloors:
             self._floors, self._whole_at = ({} if expensive else None), float("-inf")
             return
         if not known:
-            self._whole_at = ended + min(_COST_FACTOR * (ended - started), _LONGEST)
+            self._whole_at = next_query(started, ended, factor=_COST_FACTOR, longest=_LONGEST)
             self._margin = _MARGIN
         elif expensive:
             self._margin = max(_LEAST_MARGIN, self._margin / 2)
