@@ -589,6 +589,10 @@ PROJECTING = [
         sqlite("running_of", "coalesce(w.alive_until >= {now}, 0)", "false"),
     ),
     *kills(
+        test_interleaved.test_a_rebuild_does_not_fence_a_run_that_is_taken_over_while_it_waits,
+        postgres("fence_expired_runs", "d.fence = c.fence"),
+    ),
+    *kills(
         test_projection.test_a_second_rebuild_is_refused_while_the_first_lives,
         postgres("hold_projector", "r.fence = :fence::bigint"),
         sqlite("hold_projector", "r.fence = :fence"),

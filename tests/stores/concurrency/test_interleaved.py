@@ -13,6 +13,7 @@ from holdfast.stores.connections.connection import AsyncPsycopg, Psycopg, run_on
 from holdfast.stores.deliveries.claim import Lane, claim, rescue
 from holdfast.stores.dialect import Answer, Parameters
 from holdfast.stores.event_log.projection import ProjectorBusy, assert_idle, hold
+from holdfast.stores.event_log.projection import started as begin_in_place
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import publish
 from holdfast.stores.messages.registry import catch_up
@@ -250,3 +251,24 @@ async def test_a_value_is_not_remembered_while_another_transaction_takes_the_cla
         taking.execute("update holdfast.delivery set fence = fence + 1 where id = %s", [claimed.id])
         with pytest.raises(psycopg.errors.LockNotAvailable):
             run_on(memo(claim_of(claimed), run, "a/m", 0, "1"), store.dialect, Psycopg(stale))
+
+
+async def test_a_rebuild_does_not_fence_a_run_that_is_taken_over_while_it_waits(postgres_store: PostgresStore) -> None:
+    """It read both runs as expired. While it waits for the first one, a live worker takes over the second."""
+    store = postgres_store
+    held = await test_projection.projecting(store)
+    await put(store, message(), message())
+    begin = Operation(lambda: begin_in_place(held, online=False, resume=False, total=0, actor="ada", reason=None))
+    lane = Lane("default", "totals", 0, 1)
+    first, second = sorted(await store.run(claim([lane], "w1", LEASE, 10)), key=lambda one: one.id)
+    expire(store)
+    with psycopg.connect(store.conninfo) as other:
+        other.execute("select from holdfast.delivery where id = %s for update", [first.id])
+        thread = threading.Thread(target=lambda: store.run_sync(begin))
+        thread.start()
+        until_one_waits(store)
+        (taken,) = await store.run(rescue("w2", LEASE, 10))
+    thread.join(30)
+    fences = {one.id: one.fence for one in await all_deliveries(store)}
+    assert taken.claimed.id == second.id
+    assert (fences[first.id], fences[second.id]) == (first.fence + 1, taken.claimed.fence)

@@ -99,12 +99,14 @@ where d.status = 'in_flight' and d.consumer = :name::text
 
 -- name: fence_expired_runs
 -- Increments the fence of a consumer's runs whose lease has expired, so that a worker that was suspended cannot complete them.
-update {hf}delivery set fence = fence + 1
-where id = any (array(
-  select d.id from {hf}delivery d left join {hf}worker w on w.id = d.locked_by
+-- A run that another worker took over while this statement waited for a lock has a higher fence, and stays unchanged.
+with c as materialized (
+  select d.id, d.fence from {hf}delivery d left join {hf}worker w on w.id = d.locked_by
   where d.status = 'in_flight' and d.consumer = :name::text
-    and not (coalesce(d.lease_until >= clock_timestamp(), false) or coalesce(w.alive_until >= clock_timestamp(), false))))
-returning id
+    and not (coalesce(d.lease_until >= clock_timestamp(), false) or coalesce(w.alive_until >= clock_timestamp(), false)))
+update {hf}delivery d set fence = d.fence + 1
+from c where d.id = c.id and d.fence = c.fence
+returning d.id
 
 -- fragment: unfinished
 select d.id from {hf}delivery d where d.status = 'pending' and not d.suspect and d.consumer = :name::text
