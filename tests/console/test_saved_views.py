@@ -46,6 +46,20 @@ async def test_a_filter_is_saved_under_a_name_and_removed(client_as: ClientAs, s
 
 
 @ONE
+async def test_a_view_of_the_deliveries_without_a_tenant_is_saved(client_as: ClientAs, shop: Store) -> None:
+    """An empty tenant selects them; in other filters an empty field selects nothing and is left out."""
+    async with client_as("viewer") as client:
+        for query in ("?tenant=", "?by=header%3Aorg_id&tenant="):
+            page = (await client.get(f"/ops/tenants{query}")).text
+            (address,) = re.findall(r'name="address" value="([^"]*)"', page)
+            assert unescape(address) == f"/tenants{query}"
+            saved = await post(client, "/views/save", name="No tenant", address=unescape(address))
+            assert saved.headers["location"] == f"/ops/tenants{query}"
+            assert "Remove saved view" in (await client.get(saved.headers["location"])).text
+        assert "Save view" not in (await client.get("/ops/webhooks?tenant=")).text
+
+
+@ONE
 async def test_a_page_without_a_filter_offers_no_view(client_as: ClientAs, shop: Store) -> None:
     async with client_as("viewer") as client:
         assert "Save view" not in (await client.get("/ops/dead")).text

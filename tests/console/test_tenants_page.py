@@ -6,6 +6,7 @@ from html import unescape
 import pytest
 
 from holdfast.core.change import DeadLetter
+from holdfast.interfaces.console.request import PAGE
 from holdfast.stores.protocol import Store
 from tests.console.conftest import ClientAs
 from tests.support.builders import claim_all, failure, finish, message, put, register_consumers
@@ -47,6 +48,18 @@ async def test_tenants_are_listed_with_what_waits_and_failed(client_as: ClientAs
     assert _rows(unnamed) == {"billing": ["0", "0", "1"], "mail": ["1", "0", "0"]}
     assert refused.status_code == 409
     assert "not the key of a consumer" in refused.text
+
+
+@ONE
+async def test_the_next_page_of_deliveries_without_a_tenant_is_of_them(client_as: ClientAs, store: Store) -> None:
+    names = [f"c{n:02}" for n in range(PAGE + 1)]
+    await register_consumers(store, {name: ["order.placed"] for name in names})
+    await put(store, message(), message(headers={"tenant": "acme"}))
+    async with client_as("viewer") as client:
+        page = (await client.get("/ops/tenants?tenant=")).text
+        (following,) = {unescape(link) for link in re.findall(r'href="([^"]*after=[^"]*)"', page)}
+        rest = (await client.get(following)).text
+    assert sorted([*_rows(page), *_rows(rest)]) == names
 
 
 @ONE

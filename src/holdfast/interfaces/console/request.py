@@ -1,7 +1,7 @@
 """A request to the console with its user, and the possible results: a page or a redirect."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +17,8 @@ from holdfast.ops.service import Operations
 PAGE = 50
 _MAX_BYTES = 64 * 1024
 _MAX_FIELDS = 50 + PAGE
+_NO_TENANT = ("/tenants", "tenant")
+"""The page and its parameter for which an empty value has a meaning: the deliveries without a tenant."""
 _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
@@ -55,7 +57,7 @@ class ConsoleRequest:
     def with_query(self, **query: object) -> str:
         """URL of this page with changed query parameters."""
         path = str(self.http.scope["path"]).removeprefix(self.root)
-        return self.url(path, **{**self.query, **query})
+        return self.url(path, **{**dict(filter_values(path, self.http.query_params.items())), **query})
 
     def chosen(self, *names: str) -> dict[str, str]:
         """The filter of a list: its query parameters that are not empty."""
@@ -89,6 +91,11 @@ class Redirect:
     text: str
     to: str
     runs_plan: bool = False
+
+
+def filter_values(path: str, values: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The query parameters of a page that select something: a form also sends its empty fields."""
+    return [(name, value) for name, value in values if value.strip() or (path, name) == _NO_TENANT]
 
 
 def read_number(text: str) -> int | None:

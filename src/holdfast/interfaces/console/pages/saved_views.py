@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.values.text import printable
-from holdfast.interfaces.console.request import ConsoleRequest
+from holdfast.interfaces.console.request import ConsoleRequest, filter_values
 from holdfast.interfaces.console.security import is_https
 
 COOKIE = "holdfast_views"
@@ -41,7 +41,8 @@ def saved_views(request: Request) -> list[SavedView]:
 
 def view_address(path: str, query: str) -> str | None:
     """The address under which a list is saved: without its position. None for a page that is not a list with a filter."""
-    kept = [(name, value) for name, value in parse_qsl(query) if name not in _POSITIONS]
+    values = filter_values(path, parse_qsl(query, keep_blank_values=True))
+    kept = [(name, value) for name, value in values if name not in _POSITIONS]
     return f"{path}?{urlencode(kept)}" if kept and _PATH.fullmatch(path) else None
 
 
