@@ -10,6 +10,7 @@ import pytest
 from holdfast.brokers.decoder import MISSING_ID_PREFIX, RecordDecoder, record_of
 from holdfast.brokers.protocol import Record
 from holdfast.core.errors import UnreadableRecord
+from holdfast.core.events.payload import MAX_REQUEST_ID_BYTES
 from holdfast.core.message import Address
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -94,6 +95,17 @@ def test_more_headers_than_fit_are_left_out_and_the_record_is_taken() -> None:
     assert message is not None
     assert 10 < len(message.headers) < 20
     assert "bad" not in message.headers
+
+
+def test_a_request_id_that_is_too_long_for_the_index_is_left_out_and_the_record_is_taken() -> None:
+    """PostgreSQL would refuse the message each time, and the subscription could not read the records after it."""
+    ids = {"request_id": "x" * (MAX_REQUEST_ID_BYTES + 1), "user_id": "x" * (MAX_REQUEST_ID_BYTES + 1)}
+    message = decoder().message(Record(stream="payments", id="7", body=b"{}", headers=ids))
+    assert message is not None
+    assert [name for name in ids if name in message.headers] == ["user_id"]
+    message = decoder().message(record(request_id="x" * MAX_REQUEST_ID_BYTES))
+    assert message is not None
+    assert "request_id" in message.headers
 
 
 def test_only_holdfast_creates_raw_messages() -> None:

@@ -20,6 +20,7 @@ from holdfast.core.errors import InvalidPayload, PayloadTooLarge
 from holdfast.core.events.payload import (
     MAX_HEADER_BYTES,
     MAX_HEADERS,
+    MAX_REQUEST_ID_BYTES,
     check_headers,
     decode,
     encode,
@@ -422,6 +423,7 @@ def test_headers_are_returned_as_a_plain_dict() -> None:
         ({Unprintable(): "x"}, "cannot be"),
         ({str(n): "" for n in range(MAX_HEADERS + 1)}, "65 headers"),
         ({"a": "é" * (MAX_HEADER_BYTES // 2)}, "16,385 bytes"),
+        ({"request_id": "é" * (MAX_REQUEST_ID_BYTES // 2 + 1)}, "headers.request_id: 1,002 bytes, over .* shorter id"),
     ],
 )
 def test_headers_out_of_bounds_are_refused(headers, problem: str) -> None:
@@ -432,6 +434,7 @@ def test_headers_out_of_bounds_are_refused(headers, problem: str) -> None:
 def test_headers_at_their_bounds_are_accepted() -> None:
     assert check_headers({"a": "x" * (MAX_HEADER_BYTES - 1)})
     assert len(check_headers({str(n): "" for n in range(MAX_HEADERS)})) == MAX_HEADERS
+    assert check_headers({"request_id": "x" * MAX_REQUEST_ID_BYTES})
 
 
 def test_nan_is_not_mistaken_for_null() -> None:

@@ -17,7 +17,7 @@ from holdfast.brokers.protocol import Record
 from holdfast.core.errors import InvalidKey, InvalidPayload, UnreadableRecord
 from holdfast.core.events import payload
 from holdfast.core.events.pattern import ANY, matches
-from holdfast.core.events.payload import MAX_HEADER_BYTES, MAX_HEADERS
+from holdfast.core.events.payload import MAX_HEADER_BYTES, MAX_HEADERS, indexable
 from holdfast.core.key import check_key
 from holdfast.core.message import (
     PROVENANCE,
@@ -229,7 +229,7 @@ def _headers(given: Mapping[str, str]) -> dict[str, str]:
         size += len(name.encode(errors="replace")) + len(value.encode(errors="replace"))
         if len(kept) == MAX_HEADERS or size > MAX_HEADER_BYTES:
             break
-        if name and storable(name) and storable(value):
+        if name and storable(name) and storable(value) and indexable(name, value):
             kept[name] = value
     return kept
 

@@ -1,12 +1,15 @@
 """Publishing: a message and its deliveries exist together, once per consumer."""
 
 from datetime import UTC, datetime, timedelta
+from random import Random
 from uuid import UUID
 
 import orjson
 import pytest
 
 from holdfast.core.delivery import Status
+from holdfast.core.errors import InvalidPayload
+from holdfast.core.events.payload import MAX_REQUEST_ID_BYTES
 from holdfast.core.message import Address, new_message
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.messages.fanout import Fanout
@@ -14,6 +17,7 @@ from holdfast.stores.messages.publish import Published, publish, publish_single
 from holdfast.stores.messages.registry import retire
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, clock, deliveries_of, messages
+from holdfast.stores.queries.request_trace import request_messages
 from tests.support.builders import (
     SECOND,
     all_deliveries,
@@ -59,6 +63,16 @@ async def test_an_event_without_consumers_is_still_stored(store: Store) -> None:
     (published,) = await put(store, message("order.placed"))
     assert await consumers_of(store, published.id) == []
     assert [m.id for m in await store.run(messages(id=published.id))] == [published.id]
+
+
+async def test_a_request_id_at_its_bound_fits_into_the_index(store: Store) -> None:
+    """Random characters, which PostgreSQL cannot compress: an index entry of more than about 2,700 bytes is refused."""
+    random = Random(1)
+    longest = "".join(chr(random.randint(0x20000, 0x2A000)) for _ in range(MAX_REQUEST_ID_BYTES // 4))
+    (published,) = await put(store, message(headers={"request_id": longest}))
+    with pytest.raises(InvalidPayload, match="request_id"):
+        message(headers={"request_id": f"{longest}x"})
+    assert [one.id for one in await store.run(request_messages(longest, 2))] == [published.id]
 
 
 async def test_a_message_comes_back_as_it_was_handed_in(store: Store) -> None:

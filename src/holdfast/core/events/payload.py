@@ -14,6 +14,9 @@ from holdfast.core.values.text import safe_str, storable, type_name
 MAX_BYTES = 1_048_576
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 16_384
+REQUEST_ID = "request_id"
+MAX_REQUEST_ID_BYTES = 1_000
+"""PostgreSQL indexes this header, and refuses an index entry of more than about 2,700 bytes."""
 
 
 def encode(payload: object, *, max_bytes: int = MAX_BYTES) -> str:
@@ -115,6 +118,11 @@ def same(a: str | bytes, b: str | bytes) -> bool:
     return True
 
 
+def indexable(name: str, value: str) -> bool:
+    """Whether a header that both databases index is short enough for an index entry."""
+    return name != REQUEST_ID or len(value.encode()) <= MAX_REQUEST_ID_BYTES
+
+
 def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
     """Return `headers` as a bounded dict of text to text, or raise `InvalidPayload` with the header."""
     if not isinstance(headers, Mapping):
@@ -132,6 +140,9 @@ def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
             raise InvalidPayload(path, f"is of type {type_name(type(value))}; {remedy}")
         if not storable(value):
             raise InvalidPayload(path, "contains a NUL character or a lone surrogate; remove it")
+        if not indexable(name, value):
+            problem = f"{len(value.encode()):,} bytes, over the limit of {MAX_REQUEST_ID_BYTES:,} for this header"
+            raise InvalidPayload(path, f"{problem}; use a shorter id, or a hash of it")
         checked[str(name)] = str(value)
         size += len(name.encode()) + len(value.encode())
     if size > MAX_HEADER_BYTES:
