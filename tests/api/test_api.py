@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import httpx2
@@ -18,6 +19,7 @@ from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.admin.token import Scope
 from holdfast.stores.groups.group import NewGroup, NewMember, start_group
+from holdfast.stores.integrations.idempotency import Reservation, reserve
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.postgres.store import PostgresStore
@@ -101,6 +103,16 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
     assert delivery["alike"] == 1
     by_status = await get(reader, "/deliveries", status=["failed", "delivered"], discarded="false")
     assert {one["id"] for one in by_status["items"]} == {str(ids["failed"]), str(ids["delivered"])}
+
+
+@ANY_STORE
+async def test_a_key_is_listed_without_the_token_of_its_request(store: Store, client: Client) -> None:
+    await store.run(
+        reserve(Reservation("acme", "k-1", "hash", "secret-owner"), timedelta(minutes=5), timedelta(days=1))
+    )
+    (one,) = (await get(client("read"), "/idempotency-keys"))["items"]
+    assert (one["scope"], one["key"], one["status"]) == ("acme", "k-1", "started")
+    assert "owner" not in one
 
 
 @BOTH

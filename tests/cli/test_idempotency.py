@@ -43,6 +43,14 @@ def test_a_key_is_shown_with_its_answer(keys: Shop) -> None:
     assert keys.run("idempotency", "show", "tenant-1", "k-2").exit_code == 3
 
 
+def test_the_token_of_the_reserving_request_is_not_printed(keys: Shop) -> None:
+    """It fences the reservation. No operation takes it, so an operator has no use for it."""
+    listed = keys.run("idempotency", "list", "--format", "json").stdout
+    shown = keys.run("idempotency", "show", "tenant-1", "k-1", "--format", "json").stdout
+    assert (len(json.loads(listed)), json.loads(shown)["record"]["key"]) == (2, "k-1")
+    assert "owner" not in listed + shown
+
+
 def test_a_stuck_key_is_released_and_an_answered_one_only_by_force(keys: Shop) -> None:
     assert keys.run("idempotency", "release", "tenant-1", "k-1", "--reason", "stuck").exit_code == 0
     assert keys.run("idempotency", "release", "tenant-1", "k-1").exit_code == 3

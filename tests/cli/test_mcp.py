@@ -3,10 +3,12 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from holdfast.stores.integrations.idempotency import Reservation, reserve
 from tests.cli.conftest import Shop, command
 
 pytest.importorskip("mcp")
@@ -84,6 +86,14 @@ async def test_an_agent_only_reads_unless_actions_are_allowed_and_bad_questions_
             assert await ask(client, tool)
         assert (await ask(client, "get_message", id=event["message_id"]))["deliveries"]
     assert json.loads(shop.run("dlq", "show", event["id"], "--format", "json").stdout)["status"] == "failed"
+
+
+async def test_an_agent_sees_no_token_of_a_request_that_reserved_a_key(shop: Shop) -> None:
+    shop.ask(reserve(Reservation("acme", "k-1", "hash", "secret-owner"), timedelta(minutes=5), timedelta(days=1)))
+    async with agent(shop) as client:
+        (one,) = (await ask(client, "list_idempotency_keys"))["keys"]
+    assert (one["scope"], one["key"], one["status"]) == ("acme", "k-1", "started")
+    assert "owner" not in one
 
 
 async def test_an_agent_reads_what_the_command_line_lists(shop: Shop) -> None:

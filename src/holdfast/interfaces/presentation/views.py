@@ -33,6 +33,7 @@ from holdfast.ops.resources.webhooks import Webhook
 from holdfast.stores.admin.plan import PlanItem, StoredPlan
 from holdfast.stores.deliveries.result import StoredResult
 from holdfast.stores.groups.query import StageCounts
+from holdfast.stores.integrations.idempotency import KeyRecord
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup
 from holdfast.stores.workflows.query import RememberedRow, SignalRecord, StepRecord
 from holdfast.stores.workflows.run_page import COUNTED_STATES, ListedRun, WorkflowCounts
@@ -88,6 +89,7 @@ VIEWS: Mapping[type, View] = {
     KeyPage: View(omit=("now",), counts=("running",)),
     KeyState: View(counts=("waiting", "due", "running")),
     QueuePending: View(counts=("pending",)),
+    KeyRecord: View(omit=("owner",)),
     Message: View(computed=_json("payload")),
     MessageDetail: View(flatten="message"),
     ListedRun: View(flatten="run", computed={"state": (str, attrgetter("state"))}),
