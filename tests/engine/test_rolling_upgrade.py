@@ -173,6 +173,17 @@ def check(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["postgres18"], indirect=True)
+def test_a_worker_of_this_code_that_starts_before_the_migration_names_the_remedy(place: Place, older: Path) -> None:
+    """On SQLite it migrates the file itself."""
+    old, new = Release(place, "old", older), Release(place, "new", ROOT / "src")
+    assert old.command("schema", "migrate").ended(60) == 0
+    worker = new.worker(first=True)
+    assert worker.ended(60) != 0
+    assert "run `holdfast schema migrate`" in worker.log
+    assert place.sql("select count(*) from {hf}worker") == [(0,)]
+
+
+@pytest.mark.parametrize("place", ["postgres18"], indirect=True)
 def test_a_worker_of_the_last_migration_that_starts_after_the_next_one_names_the_remedy(
     place: Place, older: Path
 ) -> None:
