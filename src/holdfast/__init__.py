@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.app.workflows.workflow_run import WorkflowRun
     from holdfast.core.errors import (
         AddressRefused,
+        AlreadyCompleted,
         AlreadyHandled,
         BatchError,
         BrokerUnavailable,
@@ -157,6 +158,7 @@ _HOMES = {
 
 __all__ = [
     "AddressRefused",
+    "AlreadyCompleted",
     "AlreadyHandled",
     "Attempt",
     "BatchContext",

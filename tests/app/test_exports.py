@@ -19,7 +19,7 @@ SOURCE = Path(inspect.getfile(holdfast))
 
 # Adding a name is a promise, removing one breaks users: both go through the changelog.
 PUBLIC: list[str] = """
-    AddressRefused AlreadyHandled Attempt BatchContext BatchError BatchItem BrokerUnavailable Cancel CircuitBreaker CircuitOpen ConfigurationError Context DecryptionFailed
+    AddressRefused AlreadyCompleted AlreadyHandled Attempt BatchContext BatchError BatchItem BrokerUnavailable Cancel CircuitBreaker CircuitOpen ConfigurationError Context DecryptionFailed
     DurabilityWarning EncryptionKeyMissing EngineRunning EngineStopping Filter Group GroupHandle GroupSummary Holdfast HoldfastError IdempotencyKey IdempotencyMiddleware InvalidDuration InvalidKey
     InvalidName InvalidPayload InvalidSignature Job JobCall JobFailed JobHandle KeyConflict KeyRequired LeaseLost Limit LockTimeout LogRewound MappedStep MemoryCircuits Message NoTransaction
     NotFound Outage PayloadTooLarge PermissionDenied Published Queue RaisesEvents Rate RebuildLost RebuildStopped RedisCircuits Refused RequestIdMiddleware ReservationLost RetryAfter

@@ -12,6 +12,7 @@ import pytest
 from holdfast.core import errors
 from holdfast.core.errors import (
     AddressRefused,
+    AlreadyCompleted,
     AlreadyHandled,
     BatchError,
     BrokerUnavailable,
@@ -88,6 +89,8 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (NoTransaction("asyncpg.Connection", "use conn.transaction()"), ["asyncpg", "use conn.transaction()"]),
     (NotFound("delivery", ID), ["delivery", str(ID)]),
     (LeaseLost(ID, 7), [str(ID), "fence 7", "roll back"]),
+    (AlreadyCompleted(ID, 7), [str(ID), "already completed", "call ctx.complete once"]),
+    (AlreadyCompleted(ID, 7, 100), ["the batch that starts with", str(ID), "call ctx.complete once"]),
     (LeaseLost(ID, 7, 100), [str(ID), "one of the 100 deliveries", "roll back"]),
     (KeyRequired(), ["Idempotency-Key", "send one"]),
     (RebuildLost("totals"), ["'totals'", "rebuild again"]),

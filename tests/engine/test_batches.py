@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    AlreadyCompleted,
     BatchContext,
     BatchError,
     Cancel,
@@ -299,6 +300,31 @@ async def test_completing_commits_the_effect_with_every_item(
     finally:
         await query(hf, "drop table effect")
         await hf.close()
+
+
+async def test_a_second_completion_of_a_batch_is_named(sqlite_dsn: str) -> None:
+    hf, errors = Holdfast(sqlite_dsn), list[Exception]()
+
+    @hf.consumer(Clicked, batch=3, within="50ms", retry=AT_ONCE)
+    def take(ctx: BatchContext, events: list[Clicked]) -> None:
+        complete: Any = ctx.sync.complete
+        conn = sqlite3.connect(sqlite_dsn.removeprefix("sqlite:///"), timeout=10)
+        try:
+            for options in ({}, {"conn": conn}, {"conn": conn}):
+                try:
+                    complete(**options)
+                except (TypeError, LeaseLost) as error:
+                    errors.append(error)
+            conn.commit()
+        finally:
+            conn.close()
+
+    await click(hf, 0, 1, 2)
+    await drain(hf)
+    await hf.close()
+    assert "SyncBatchContext.complete() needs conn=" in str(errors[0])
+    assert type(errors[1]) is AlreadyCompleted
+    assert "the batch that starts with" in str(errors[1])
 
 
 @pytest.mark.parametrize("how", ["rolled back", "one item lost"])

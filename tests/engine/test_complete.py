@@ -1,5 +1,8 @@
 """Finishing a delivery inside the handler's own transaction, through the worker, on every kind of connection."""
 
+import asyncio
+import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -42,8 +45,12 @@ class Ledger:
         after: Step = nothing,
         swallow: tuple[type[Exception], ...] = (),
         key: str | None = None,
+        twice: bool = False,
     ) -> Callable[..., Any]:
-        """Opens a transaction, writes, completes and commits; the steps run before, inside and after it."""
+        """Opens a transaction, writes, completes and commits; the steps run before, inside and after it.
+
+        With `twice` the first run completes twice.
+        """
         if self._way in BLOCKING[self._database]:
             open = BLOCKING[self._database][self._way]
 
@@ -52,7 +59,8 @@ class Ledger:
                 with open(self._dsn) as (conn, execute):
                     execute(f"insert into effect (note) values ('{ctx.attempt}')")
                     try:
-                        ctx.sync.complete(conn=conn, key=key)
+                        for _ in range(2 if twice and ctx.attempt == 1 else 1):
+                            ctx.sync.complete(conn=conn, key=key)
                     except swallow:
                         return
                     inside(ctx)
@@ -66,7 +74,8 @@ class Ledger:
             async with begin(self._dsn) as (conn, execute):
                 await execute(f"insert into effect (note) values ('{ctx.attempt}')")
                 try:
-                    await ctx.complete(conn=conn, key=key)
+                    for _ in range(2 if twice and ctx.attempt == 1 else 1):
+                        await ctx.complete(conn=conn, key=key)
                 except swallow:
                     return
                 inside(ctx)
@@ -144,6 +153,45 @@ async def test_a_handler_that_lost_its_lease_has_committed_nothing_even_if_it_sw
     await drain(ledger.hf)
     assert (await statuses(ledger.hf), await ledger.effects()) == ([Status.DELIVERED], ["2"])
     assert logged(log, "lease lost")
+
+
+@pytest.mark.parametrize("key", [None, "kafka:orders:17"], ids=["without-key", "with-key"])
+async def test_a_second_completion_in_a_transaction_is_named_and_its_effect_is_not_lost(
+    ledger: Ledger, key: str | None
+) -> None:
+    """The database rolls back the effect with the second call, so the delivery must not end as delivered."""
+    job = ledger.job(key=key, twice=True)
+    await job.enqueue()
+    await drain(ledger.hf)
+    assert (await statuses(ledger.hf), await ledger.effects()) == ([Status.DELIVERED], ["2"])
+    (run,) = await run_records(ledger.hf)
+    assert run.error_type == "holdfast.AlreadyCompleted"
+    assert "this run called ctx.complete before" in str(run.error)
+
+
+async def test_a_completion_may_be_repeated_after_a_rollback(ledger: Ledger) -> None:
+    rolled_back: list[int] = []
+
+    def fail_once(ctx: Context) -> None:
+        if not rolled_back:
+            rolled_back.append(ctx.attempt)
+            raise ConnectionError("the first transaction breaks off")
+
+    post = ledger.handler(inside=fail_once, key="kafka:orders:17")
+
+    async def repeat(ctx: Context) -> None:
+        while True:
+            with contextlib.suppress(ConnectionError):
+                if inspect.iscoroutinefunction(post):
+                    await post(ctx)
+                else:
+                    await asyncio.to_thread(post, ctx)
+                return
+
+    await ledger.hf.job(name="post", retry=AT_ONCE)(repeat).enqueue()
+    await drain(ledger.hf)
+    assert (await statuses(ledger.hf), await ledger.effects()) == ([Status.DELIVERED], ["1"])
+    assert await run_records(ledger.hf) == []
 
 
 async def test_a_cancelled_delivery_cannot_be_completed(ledger: Ledger) -> None:

@@ -19,6 +19,7 @@
     ├── NoTransaction                 the connection is in autocommit mode
     ├── NotFound
     ├── LeaseLost                     another worker owns the claim now
+    │   └── AlreadyCompleted          this run has completed its delivery before
     ├── ReservationLost               another request owns the idempotency key now
     ├── RebuildLost                   another process owns the rebuild now
     ├── RebuildStopped                the handler cannot apply an event during a rebuild
@@ -60,7 +61,14 @@ are attributes. Every error can be pickled and copied, including subclasses with
 from holdfast.core.errors.connection import NoTransaction, UnsupportedConnection, WrongDatabase
 from holdfast.core.errors.encryption import DecryptionFailed, EncryptionKeyMissing
 from holdfast.core.errors.operation import JobFailed, NotFound, Refused, WorkflowFailed
-from holdfast.core.errors.ownership import AlreadyHandled, LeaseLost, RebuildLost, RebuildStopped, ReservationLost
+from holdfast.core.errors.ownership import (
+    AlreadyCompleted,
+    AlreadyHandled,
+    LeaseLost,
+    RebuildLost,
+    RebuildStopped,
+    ReservationLost,
+)
 from holdfast.core.errors.remote import (
     AddressRefused,
     BrokerUnavailable,
@@ -108,6 +116,7 @@ from holdfast.core.errors.validation import (
 
 __all__ = [
     "AddressRefused",
+    "AlreadyCompleted",
     "AlreadyHandled",
     "BatchError",
     "BrokerUnavailable",

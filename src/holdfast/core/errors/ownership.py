@@ -30,6 +30,17 @@ class LeaseLost(HoldfastError):
         )
 
 
+class AlreadyCompleted(LeaseLost):
+    """An earlier `ctx.complete` of this run has completed the delivery. Let the exception roll back this transaction."""
+
+    def __str__(self) -> str:
+        what = f"delivery {self.delivery_id}" if self.size == 1 else f"the batch that starts with {self.delivery_id}"
+        return (
+            f"{what} is already completed: this run called ctx.complete before, and the database has rolled back the "
+            "transaction of this call; call ctx.complete once, at the end of the transaction that writes the effect"
+        )
+
+
 class ReservationLost(HoldfastError):
     """The request no longer owns its idempotency key. Let the exception roll back the effect."""
 

@@ -1,6 +1,7 @@
 """The context of a batch: what a batch handler knows about its deliveries, and how it completes them together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -8,8 +9,9 @@ from uuid import UUID
 
 from holdfast.core.decide import budget
 from holdfast.core.delivery import Claim
-from holdfast.core.errors import ConfigurationError
+from holdfast.core.errors import AlreadyCompleted, ConfigurationError, LeaseLost
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.arguments import requires_own_conn
 from holdfast.engine.handlers.context import Publisher
 from holdfast.stores.connections.caller_transaction import bind, bind_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
@@ -53,6 +55,7 @@ class BatchContext:
         self._publisher, self._keep_run, self._idle_timeout = publisher, keep_run, idle_timeout
         self.completing = False
         """Set once `complete` was called: the store then decides the outcomes, not the return of the handler."""
+        self._has_completed = False
 
     @property
     def sync(self) -> "SyncBatchContext":
@@ -90,20 +93,33 @@ class BatchContext:
         """The rights to settle the deliveries, as long as their fences match the rows."""
         return [Claim(claimed.id, self._worker, claimed.fence) for claimed in self._claims]
 
+    @requires_own_conn
     async def complete(self, *, conn: Any) -> None:
         """Marks every delivery of the batch delivered in the handler's transaction: effect and outcome commit together.
 
-        Raises `LeaseLost` if one of them is lost; the database has then rolled back the transaction, and catching the error
+        Raises `LeaseLost` if one of them is lost, and `AlreadyCompleted` if this run has completed them; the database has then rolled back the transaction, and catching the error
         commits nothing. Commit soon, as after `Context.complete`.
         """
         adapter = await bind(self._store, conn, "ctx.complete")
-        self.completing = True
-        await run_on_async(self._completion(), self._store.dialect, adapter)
+        with self._one_completion():
+            await run_on_async(self._completion(), self._store.dialect, adapter)
 
     def _complete_sync(self, conn: Any) -> None:
         adapter = bind_sync(self._store, conn, "ctx.complete")
+        with self._one_completion():
+            run_on(self._completion(), self._store.dialect, adapter)
+
+    @contextmanager
+    def _one_completion(self) -> Iterator[None]:
+        """Names a second completion as the cause of the store's error."""
         self.completing = True
-        run_on(self._completion(), self._store.dialect, adapter)
+        try:
+            yield
+        except LeaseLost as lost:
+            if self._has_completed:
+                raise AlreadyCompleted(lost.delivery_id, lost.fence, lost.size) from lost
+            raise
+        self._has_completed = True
 
     async def progress(self, fraction: float, note: str | None = None) -> None:
         """Refused: a batch has no progress."""
@@ -133,6 +149,7 @@ class SyncBatchContext:
     def __init__(self, context: BatchContext) -> None:
         self._context = context
 
+    @requires_own_conn
     def complete(self, *, conn: Any) -> None:
         """`BatchContext.complete`, blocking."""
         self._context._complete_sync(conn)

@@ -1,12 +1,13 @@
 """The context of a run: what a handler knows about its delivery, and how it completes it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
 from holdfast.core.delivery import Claim
-from holdfast.core.errors import AlreadyHandled, ConfigurationError
+from holdfast.core.errors import AlreadyCompleted, AlreadyHandled, ConfigurationError, LeaseLost
 from holdfast.core.key import check_key
 from holdfast.core.progress import check_progress
 from holdfast.core.values.arguments import requires_conn, requires_own_conn
@@ -42,6 +43,7 @@ class Context:
 
     __slots__ = (
         "_by_key",
+        "_has_completed",
         "_idle_timeout",
         "_keep_run",
         "_max_attempts",
@@ -88,6 +90,7 @@ class Context:
         self.headers: Mapping[str, str] = invocation.correlation
         self.completing = False
         """Set once `complete` was called: the store then decides the outcome, not the return of the handler."""
+        self._has_completed = False
         self.already_handled = False
         """Set once `complete` found its key handled: the effect exists already, and this delivery is done."""
         self.detail: Mapping[str, object] | None = None
@@ -171,28 +174,37 @@ class Context:
         the function returns afterwards is ignored.
 
         `key` is an external id to handle only once (with the message's source); without it the message itself is the
-        key. Raises `LeaseLost` or `AlreadyHandled`; the database has then rolled back the transaction, and catching
+        key. Raises `LeaseLost`, `AlreadyCompleted` or `AlreadyHandled`; the database has then rolled back the transaction, and catching
         the error commits nothing. Commit soon: PostgreSQL ends a session whose transaction stays idle for a lease
         after this call, so that a lost host does not keep the delivery locked.
         """
         completion = self._with_result(self._completion(key), result)
         adapter = await bind(self._store, conn, "ctx.complete")
-        self.completing = True
-        try:
+        with self._one_completion():
             await run_on_async(completion, self._store.dialect, adapter)
-        except AlreadyHandled:
-            self.already_handled = True
-            raise
 
     def _complete_sync(self, conn: Any, key: str | None, result: object = NO_RESULT) -> None:
         completion = self._with_result(self._completion(key), result)
         adapter = bind_sync(self._store, conn, "ctx.complete")
+        with self._one_completion():
+            run_on(completion, self._store.dialect, adapter)
+
+    @contextmanager
+    def _one_completion(self) -> Iterator[None]:
+        """Around a call of the store: names a second completion as the cause of its error.
+
+        A second call is not refused beforehand: the handler may repeat a transaction that was rolled back.
+        """
         self.completing = True
         try:
-            run_on(completion, self._store.dialect, adapter)
-        except AlreadyHandled:
-            self.already_handled = True
+            yield
+        except (LeaseLost, AlreadyHandled) as error:
+            if self._has_completed:
+                # Not `already_handled`: the key may be that of the first call, whose effect is rolled back with it.
+                raise AlreadyCompleted(self.delivery_id, self.fence) from error
+            self.already_handled = isinstance(error, AlreadyHandled)
             raise
+        self._has_completed = True
 
     def returned(self, result: object) -> None:
         """Takes what the function returned; a context that keeps results overrides it."""
