@@ -71,7 +71,7 @@ def test_an_unusual_stream_name_becomes_a_unique_source() -> None:
 @pytest.mark.parametrize(
     ("body", "headers", "problem"),
     [
-        (b"\xff", {}, "not JSON"),
+        (b'{"n": "\xe9"}', {}, "is not UTF-8: byte 0xe9 at position 7; the sender must encode text as UTF-8"),
         (b"", {}, "not JSON"),
         (b'{"a": "\\u0000"}', {}, "NUL"),
         (orjson.dumps("x" * 2000), {}, "over the limit"),

@@ -201,6 +201,14 @@ def test_data_in_its_forms_is_read(attributes: dict[str, object], data: object) 
         (Record(stream="s", id="1", body=b"", headers={"content-type": "application/cloudevents+avro"}), "avro"),
         (Record(stream="s", id="1", body=b"", headers={"content-type": "application/cloudevents-batch+json"}), "batch"),
         (Record(stream="s", id="1", body=b"{", headers={"ce_specversion": "1.0"}), "not JSON"),
+        (
+            Record(stream="s", id="1", body=b'"\xe9"', headers={"ce_specversion": "1.0"}),
+            "it is not UTF-8: byte 0xe9 at position 1",
+        ),
+        (
+            Record(stream="s", id="1", body=b"\xe9", headers={"ce_specversion": "1.0", "content-type": "text/plain"}),
+            "its data is not UTF-8: byte 0xe9 at position 0; the sender",
+        ),
     ],
 )
 def test_one_that_says_it_is_a_cloudevent_and_is_broken_is_refused(broken: Record, problem: str) -> None:

@@ -19,6 +19,7 @@ import orjson
 from holdfast.brokers.protocol import OutgoingRecord, Record
 from holdfast.core.encryption import check_decrypted
 from holdfast.core.events.event import VERSION_HEADER
+from holdfast.core.events.payload import json_problem, utf8_problem
 from holdfast.core.message import Message
 
 STRUCTURED = "application/cloudevents+json"
@@ -198,7 +199,10 @@ def _data(body: bytes, content_type: str) -> object:
     if content_type in ("", JSON) or content_type.endswith("+json"):
         return _json(body) if body else None
     if content_type.startswith("text/"):
-        return body.decode()
+        try:
+            return body.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"its data {utf8_problem(error)}") from None
     raise ValueError(f"its data is {content_type}; only JSON and text can be stored")
 
 
@@ -206,7 +210,7 @@ def _json(body: bytes) -> object:
     try:
         value: object = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise ValueError(f"it is not JSON: {error}") from None
+        raise ValueError(f"it {json_problem(body, error)}") from None
     return value
 
 

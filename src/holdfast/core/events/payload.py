@@ -87,10 +87,25 @@ def decode(text: str | bytes) -> object:
     try:
         value: object = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
-        raise InvalidPayload("$", f"is not JSON: {exc}") from None
+        raise InvalidPayload("$", json_problem(text, exc)) from None
     if type(value) is dict and len(value) == 1 and (found := read_encrypted(value)) is not None:
         raise unreadable(found)
     return value
+
+
+def json_problem(text: str | bytes, error: ValueError) -> str:
+    """Why `text` is not JSON. The decoder reports bytes that are not UTF-8 as surrogates, without their position."""
+    try:
+        if isinstance(text, bytes):
+            text.decode()
+    except UnicodeDecodeError as wrong:
+        return utf8_problem(wrong)
+    return f"is not JSON: {error}"
+
+
+def utf8_problem(wrong: UnicodeDecodeError) -> str:
+    """Which byte is not UTF-8, and what to do."""
+    return f"is not UTF-8: byte 0x{wrong.object[wrong.start]:02x} at position {wrong.start}; the sender must encode text as UTF-8"
 
 
 def same(a: str | bytes, b: str | bytes) -> bool:
