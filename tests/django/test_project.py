@@ -14,7 +14,7 @@ from django.db.models.signals import post_migrate
 from django.test import override_settings
 
 import holdfast.django
-from holdfast import HoldfastError, SchemaMismatch, WorkerOptions
+from holdfast import ConfigurationError, HoldfastError, SchemaMismatch, WorkerOptions
 from holdfast.django import checks
 from holdfast.django.app import project_app
 from holdfast.django.configuration import read_configuration
@@ -44,12 +44,33 @@ def fresh_app(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"CONSOLE_URL": "javascript:alert(1)"}, r"\['CONSOLE_URL'\] is .*; give the address of the console"),
         ({"DSN": 1}, r"\['DSN'\] is 'int'; give text"),
         ({"DATABASE": None}, r"\['DATABASE'\] is None; give text"),
-        ({"SCHEMA": "A b"}, "A b"),
+        ({"SCHEMA": "A b"}, r"settings.HOLDFAST\['SCHEMA'\] is invalid: schema name 'A b' is invalid"),
+        ({"SOURCE": ""}, r"settings.HOLDFAST\['SOURCE'\] is invalid: .*it is empty"),
+        ({"DSN": "shop.db"}, r"settings.HOLDFAST\['DSN'\] is invalid: .*for a file write sqlite:///shop.db"),
+        ({"KEEP": "7d"}, r"has no key 'KEEP'; write 'OPTIONS': \{'keep': ...\}. It takes CONSOLE_URL"),
+        ({7: "7d"}, "has no key 7; it takes CONSOLE_URL"),
+        ({"OPTIONS": {7: "7d"}}, r"\['OPTIONS'\] is \{7: '7d'\}; give the names of options as text"),
     ],
 )
 def test_wrong_settings_are_refused_with_the_remedy(given: Any, expected: str) -> None:
     with pytest.raises(HoldfastError, match=expected):
         read_configuration(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"kep": "7d"}, r"Holdfast\(\) has no option kep=; did you mean keep=\?"),
+        ({"keep": "7 parsecs"}, "keep '7 parsecs' cannot be read"),
+        ({"queues": ["mail"]}, r"give Queue\('mail', ...\)"),
+    ],
+)
+def test_an_error_of_an_option_names_the_setting(options: Any, expected: str, fresh_app: Any) -> None:
+    with (
+        override_settings(HOLDFAST={"OPTIONS": options}),
+        pytest.raises(ConfigurationError, match=r"settings.HOLDFAST\['OPTIONS'\] cannot be used: .*" + expected),
+    ):
+        project_app()
 
 
 def test_the_checks_report_wrong_settings_and_databases(tmp_path: Any, fresh_app: Any) -> None:

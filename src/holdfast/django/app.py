@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.sync import SyncHoldfast
-from holdfast.core.errors import ConfigurationError
+from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.django.atomic import AtomicBlock
 from holdfast.django.configuration import DjangoConfiguration, read_configuration
 from holdfast.django.connection_cleanup import with_cleanup
@@ -18,6 +18,7 @@ from holdfast.django.database import database_of, dsn_of, is_in_memory
 from holdfast.engine.handlers.handler import Handler
 from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.runtime import Runtime
+from holdfast.runtime.store_factory import generation_from_environment
 from holdfast.stores.messages.publish import Published
 from holdfast.stores.protocol import Store
 
@@ -119,7 +120,8 @@ class DjangoSync(SyncHoldfast):
 def project_app() -> DjangoHoldfast:
     """The app of this project, made from `settings.HOLDFAST` at its first use."""
     configuration = read_configuration()
+    generation_from_environment()  # its error is not one of the options
     try:
         return DjangoHoldfast(configuration)
-    except TypeError as error:
+    except (TypeError, HoldfastError) as error:
         raise ConfigurationError(f"settings.HOLDFAST['OPTIONS'] cannot be used: {error}") from error
