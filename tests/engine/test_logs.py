@@ -49,6 +49,15 @@ async def test_every_retry_says_what_how_often_and_when_again(hf: Holdfast, log:
     assert timedelta(minutes=4, seconds=55) < again - before < timedelta(minutes=5, seconds=20)
 
 
+async def test_a_worker_logs_only_the_consumers_of_its_queues(hf: Holdfast, log: Log) -> None:
+    for queue in ("mail", "reports"):
+        hf.job(name=f"send_{queue}", queue=queue)(lambda: None)
+    await drain(hf, queues={"mail": 1})
+    await drain(hf)
+    started = [line["consumers"] for line in logged(log, "worker started")]
+    assert started == [["send_mail"], ["send_mail", "send_reports"]]
+
+
 async def test_holds_parks_and_snoozes_say_when_again_too(hf: Holdfast, log: Log) -> None:
     opens_at = datetime.now(UTC) + timedelta(minutes=3)
 

@@ -3,14 +3,18 @@
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import check_generation
 from holdfast.core.values.arguments import checks_init_options
 from holdfast.core.values.duration import to_timedelta
+
+if TYPE_CHECKING:
+    from holdfast.engine.handlers.handler import Handler
 
 
 @checks_init_options
@@ -58,6 +62,11 @@ class WorkerOptions:
     def recycles(self) -> bool:
         """Whether the worker ends at a limit."""
         return self.max_deliveries is not None or self.max_memory is not None
+
+
+def consumers_of(queues: Collection[str], handlers: Mapping[str, "Handler"]) -> list[str]:
+    """The consumers whose queue is one of `queues`, by default all; `using(queue=...)` adds jobs of others."""
+    return sorted(name for name, handler in handlers.items() if not queues or handler.queue in queues)
 
 
 def instance_id() -> str:

@@ -30,7 +30,7 @@ from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.engine.worker.control import WorkerControl, call_threadsafe
 from holdfast.engine.worker.deps import WorkerDeps
 from holdfast.engine.worker.lease import Lease
-from holdfast.engine.worker.options import WorkerOptions, instance_id
+from holdfast.engine.worker.options import WorkerOptions, consumers_of, instance_id
 from holdfast.engine.worker.periodic import every, first
 from holdfast.stores.deliveries.claim import Claimed, claim
 from holdfast.stores.deliveries.worker import start_worker, stop_worker
@@ -92,9 +92,9 @@ class WorkerSession:
         It uses the lease's connections: a worker that cannot renew its lease must not claim, or it would repeatedly
         start handlers only to stop them. The thread that renews the lease does not keep the process from ending.
         """
-        queues, consumers = list(self._options.queues or ()), sorted(self._deps.handlers)
+        queues, handlers = list(self._options.queues or ()), self._deps.handlers
         started_at = time.monotonic()
-        row = start_worker(self.id, self._options.generation, queues, consumers, self._options.lease)
+        row = start_worker(self.id, self._options.generation, queues, sorted(handlers), self._options.lease)
         await Threads.run_once("holdfast-register", self._deps.lease_store.run_sync, row)
         loop = asyncio.get_running_loop()
         self._lease = Lease(
@@ -107,7 +107,7 @@ class WorkerSession:
         )
         await self._executor.start(self._lease)
         self._lease.start()
-        log.info("worker started", worker=self.id, consumers=consumers, queues=queues or "all")
+        log.info("worker started", worker=self.id, consumers=consumers_of(queues, handlers), queues=queues or "all")
 
     async def run(self) -> None:
         """Works until `stop` is set or the lease is lost; then releases what has not started."""
