@@ -1,5 +1,6 @@
 """Typical mistakes of the first hour, and the remedy that the error names."""
 
+import asyncio
 import copy
 import os
 import pwd
@@ -19,8 +20,10 @@ from holdfast import (
     ConfigurationError,
     Context,
     Holdfast,
+    IdempotencyMiddleware,
     InvalidPayload,
     Limit,
+    RetryPolicy,
     Step,
     StoreLocked,
     StoreUnavailable,
@@ -28,6 +31,10 @@ from holdfast import (
     event,
 )
 from holdfast.app.worker.app_loader import AppNotFound, load_app
+from holdfast.console import console
+from holdfast.idempotency.django import idempotent as django_idempotent
+from holdfast.idempotency.flask import idempotent as flask_idempotent
+from holdfast.idempotency.wsgi import WsgiIdempotencyMiddleware
 
 
 class Basket:
@@ -289,6 +296,58 @@ async def test_the_trace_of_a_refused_payload_or_result_is_its_message(hf: Holdf
     assert (traces["settle"][1], traces["odd"][1]) == (None, None)
     assert traces["fails"][0].startswith("Traceback (most recent call last):")
     assert "test_mistakes.py" in str(traces["fails"][1])
+
+
+def test_an_app_is_not_a_context_manager_and_names_what_to_use(hf: Holdfast) -> None:
+    unchecked: Any = hf
+    remedy = (
+        r"leave `{}` out: connections open at their first use.*`async with hf.lifespan\(\):` or `await hf.close\(\)`"
+    )
+
+    async def enter() -> None:
+        async with unchecked:
+            pass
+
+    for one in (unchecked, unchecked.sync):
+        with pytest.raises(TypeError, match=remedy.format("with")), one:
+            pass
+    with pytest.raises(TypeError, match=remedy.format("async with")):
+        asyncio.run(enter())
+
+
+def test_a_missing_user_function_is_named_with_an_example(hf: Holdfast) -> None:
+    unchecked: Any = console
+    with pytest.raises(TypeError, match=r"console\(\) needs actor=: pass a function .* such as \('ada', 'operator'\)"):
+        unchecked(hf)
+    remedy = r"\(\) needs scope=: pass a function of the request that returns the verified user or tenant"
+    for guard in (IdempotencyMiddleware, WsgiIdempotencyMiddleware):
+        make: Any = guard
+        with pytest.raises(TypeError, match=guard.__name__ + remedy):
+            make(Basket, hf)
+        with pytest.raises(TypeError, match=r"HTTP idempotency has no option retension=; did you mean retention=\?"):
+            make(Basket, hf, scope=str, retension="1d")
+    decorators: list[Any] = [flask_idempotent, django_idempotent]
+    for decorator in decorators:
+        with pytest.raises(TypeError, match="idempotent" + remedy):
+            decorator(hf)
+        with pytest.raises(TypeError, match=r"has no option requird=; did you mean required=\?"):
+            decorator(hf, scope=str, requird=False)
+
+
+@pytest.mark.parametrize("dsn", ["sqlite:/shop.db", "sqlite:shop.db", "sqlite://shop.db"])
+def test_a_sqlite_dsn_with_too_few_slashes_is_refused(dsn: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"use sqlite:///relative.db, or sqlite:////absolute/path.db"):
+        Holdfast(dsn)
+
+
+def test_an_unknown_option_of_a_retry_policy_is_refused_with_the_nearest_one() -> None:
+    policy: Any = RetryPolicy
+    with pytest.raises(TypeError, match=r"RetryPolicy.exponential\(\) has no option max_attempts=; did you mean att"):
+        policy.exponential(max_attempts=3)
+    with pytest.raises(TypeError, match=r"RetryPolicy.fixed\(\) has no option"):
+        policy.fixed("5s", jiter="none")
+    with pytest.raises(TypeError, match=r"RetryPolicy\(\) needs kind=: build the policy with RetryPolicy.exponential"):
+        policy(max_attempts=3)
 
 
 def test_a_lambda_without_a_name_is_refused(hf: Holdfast) -> None:

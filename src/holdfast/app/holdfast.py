@@ -11,6 +11,7 @@ from uuid import UUID
 
 from holdfast.app.app_options import check_app_options, check_instance, declared_queues
 from holdfast.app.breakers import Breakers
+from holdfast.app.context_manager import NoContextManager
 from holdfast.app.declaration.flow_options import check_key_is_public
 from holdfast.app.declaration.handler_options import check_flag
 from holdfast.app.declaration.router import Router
@@ -64,7 +65,7 @@ from holdfast.stores.protocol import Store
 Classes = tuple[type[BaseException], ...]
 
 
-class Holdfast(Router):
+class Holdfast(NoContextManager, Router):
     """Reliable events, jobs and commands on one database.
 
     Examples:

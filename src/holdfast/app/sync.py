@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from holdfast.app.context_manager import NoContextManager
 from holdfast.app.jobs.job_handle import wait_for_result
 from holdfast.core.events.payload import decode
 from holdfast.core.retry import RetryPolicy
@@ -14,7 +15,7 @@ from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
 
 
-class SyncHoldfast:
+class SyncHoldfast(NoContextManager):
     """`hf.sync`: the same names, for plain functions and blocking connections."""
 
     def __init__(self, runtime: Callable[[], Runtime]) -> None:

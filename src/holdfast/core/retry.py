@@ -13,12 +13,14 @@ from typing import Self, TypeVar
 import orjson
 
 from holdfast.core.errors import ConfigurationError, InvalidDuration
+from holdfast.core.values.arguments import checks_options, requires_init_options
 from holdfast.core.values.duration import MAX_DURATION, Duration, format_duration, to_timedelta
 
 MAX_ATTEMPTS = 10_000
 RETRY_AFTER_CAP = timedelta(hours=1)
 
 _ZERO = timedelta(0)
+_BUILDERS = "RetryPolicy.exponential(attempts=5), .polynomial(), .schedule(), .fixed() or .none()"
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
@@ -53,6 +55,7 @@ class Wait:
         return f"{format_duration(self.shortest)}..{format_duration(self.longest)}"
 
 
+@requires_init_options(kind=f"build the policy with {_BUILDERS}")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """The number of runs of a delivery and the waits between them. Policies are compared by value.
@@ -73,15 +76,13 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, Backoff):
-            raise ConfigurationError(
-                f"retry policy has kind {self.kind!r}; build it with RetryPolicy.exponential(attempts=5), .polynomial(), "
-                ".schedule(), .fixed() or .none()"
-            )
+            raise ConfigurationError(f"retry policy has kind {self.kind!r}; build it with {_BUILDERS}")
         check_attempts(self.attempts)
         _check_number("factor", self.factor, 1, 1000)
         _check_number("power", self.power, 0, 100)
 
     @classmethod
+    @checks_options
     def exponential(
         cls,
         attempts: int = 5,
@@ -104,6 +105,7 @@ class RetryPolicy:
         )
 
     @classmethod
+    @checks_options
     def polynomial(
         cls,
         attempts: int = 3,
@@ -124,6 +126,7 @@ class RetryPolicy:
         )
 
     @classmethod
+    @checks_options
     def schedule(cls, waits: Iterable[Duration], *, retry_after_cap: Duration = RETRY_AFTER_CAP) -> Self:
         """Wait exactly as listed; three waits mean four runs."""
         if isinstance(waits, str) or not isinstance(waits, Iterable):
@@ -135,6 +138,7 @@ class RetryPolicy:
         return cls(kind=Backoff.SCHEDULE, attempts=len(listed) + 1, waits=listed, retry_after_cap=cap)
 
     @classmethod
+    @checks_options
     def fixed(
         cls,
         delay: Duration,

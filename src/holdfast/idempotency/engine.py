@@ -13,6 +13,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from holdfast._log import get_logger
 from holdfast.core.encryption import unreadable
 from holdfast.core.errors import ConfigurationError, InvalidKey, StoreError
+from holdfast.core.values.arguments import refuse_unknown, requires_options
 from holdfast.core.values.duration import Duration, to_timedelta
 from holdfast.idempotency.records import (
     Flow,
@@ -40,6 +41,8 @@ _SERVER_ERROR = 500
 
 ScopeOf = Callable[[Any], Any]
 Required = bool | Callable[[Any], bool]
+SCOPE_REMEDY = "pass a function of the request that returns the verified user or tenant, such as scope=user_id"
+"""What to do if a middleware or decorator got no `scope=`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,9 @@ class IdempotencySettings(TypedDict, total=False):
 def options(**settings: Unpack[IdempotencySettings]) -> IdempotencyOptions:
     """Checks the settings and adds the defaults."""
     given: dict[str, Any] = {**settings}
+    refuse_unknown(
+        "HTTP idempotency", given, ("scope", "hf", "records", "required", *IdempotencySettings.__annotations__)
+    )
     for name in ("lease", "max_lock", "retention", "wait"):
         if name in given:
             given[name] = to_timedelta(given[name], name=name)
@@ -343,6 +349,7 @@ def make_engine(
 class BaseMiddleware(Generic[A]):
     """The application, and the engine that handles its requests with a key."""
 
+    @requires_options(scope=SCOPE_REMEDY)
     def __init__(
         self,
         app: A,

@@ -6,8 +6,16 @@ from typing import Any, ParamSpec, Unpack
 from urllib.parse import quote
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.arguments import requires_options
 from holdfast.idempotency.capture import ResponseCapture
-from holdfast.idempotency.engine import IdempotencyEngine, IdempotencySettings, ScopeOf, make_engine, options
+from holdfast.idempotency.engine import (
+    SCOPE_REMEDY,
+    IdempotencyEngine,
+    IdempotencySettings,
+    ScopeOf,
+    make_engine,
+    options,
+)
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import IdempotencyApp, Records
 from holdfast.idempotency.request import Request
@@ -23,6 +31,7 @@ except ImportError as error:
 P = ParamSpec("P")
 
 
+@requires_options(scope=SCOPE_REMEDY)
 def idempotent(
     hf: IdempotencyApp | None = None,
     *,

@@ -95,7 +95,7 @@ async def migrate_async(store: SqliteStore, conn: AsyncConnection) -> None:
 def _sqlite_path(dsn: str) -> Path:
     split = urlsplit(dsn)
     path = unquote(split.path)
-    if split.netloc or not path.startswith("/") or path == "/":
+    if split.netloc or not dsn.startswith("sqlite:///") or path == "/":
         raise ConfigurationError(
             f"{mask(repr(dsn))} does not name a file; use sqlite:///relative.db, or sqlite:////absolute/path.db with four slashes"
         )

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -41,6 +41,24 @@ def requires_own_conn(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def requires_options(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Raises a TypeError with the remedy if a call leaves out one of these options."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **named: P.kwargs) -> R:
+            for option, remedy in remedies.items():
+                if option not in named:
+                    is_constructor = function.__name__ == "__init__"
+                    name = type(args[0]).__name__ if is_constructor else function.__qualname__
+                    raise TypeError(f"{name}() needs {option}=: {remedy}")
+            return function(*args, **named)
+
+        return call
+
+    return decorate
+
+
 def checks_options(function: Callable[P, R]) -> Callable[P, R]:
     """Raises a TypeError with the nearest name for an option that the function does not have."""
     known = [
@@ -49,15 +67,33 @@ def checks_options(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> R:
-        for option in named:
-            if option not in known:
-                near = difflib.get_close_matches(option, known, n=1)
-                hint = f"did you mean {near[0]}=?" if near else f"options: {', '.join(known[1:])}"
-                name = function.__qualname__.removesuffix(".__init__")
-                raise TypeError(f"{name}() has no option {option}=; {hint}")
+        refuse_unknown(f"{function.__qualname__.removesuffix('.__init__')}()", named, known)
         return function(*args, **named)
 
     return call
+
+
+def refuse_unknown(name: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises a TypeError with the nearest name for an option that is not `known`."""
+    for option in given:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, n=1)
+            hint = (
+                f"did you mean {near[0]}=?"
+                if near
+                else f"options: {', '.join(o for o in known if o not in ('self', 'cls'))}"
+            )
+            raise TypeError(f"{name} has no option {option}=; {hint}")
+
+
+def requires_init_options(**remedies: str) -> Callable[[type[C]], type[C]]:
+    """`requires_options` for the constructor of a class."""
+
+    def decorate(cls: type[C]) -> type[C]:
+        setattr(cls, "__init__", requires_options(**remedies)(cls.__init__))  # noqa: B010
+        return cls
+
+    return decorate
 
 
 def checks_init_options(cls: type[C]) -> type[C]:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, PermissionDenied, Refused, StoreError
 from holdfast.core.redaction.mask import mask
+from holdfast.core.values.arguments import requires_options
 from holdfast.core.values.text import storable
 from holdfast.engine.telemetry.log_fields import error_fields
 from holdfast.interfaces.console import template_env
@@ -95,6 +96,10 @@ PAGES: dict[str, View] = {
 _FORMS = {**ACTIONS, **BROWSER_ACTIONS}
 
 
+@requires_options(
+    actor="pass a function that takes a request and returns its user as name and role, such as ('ada', 'operator'), or None "
+    "to reject the request"
+)
 def console(
     hf: "Holdfast | Operations",
     *,
