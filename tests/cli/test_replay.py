@@ -67,11 +67,25 @@ def test_an_unknown_group_is_not_found(either: Shop) -> None:
     assert (other.exit_code, "no matching deliveries" in other.stderr) == (0, True), "the group exists"
 
 
+def test_the_list_of_plans_has_no_zero_before_a_delivery_ended_and_counts_without_a_worker(either: Shop) -> None:
+    either.run("replay", "--status", "failed", "--yes")
+
+    def results() -> list[str]:
+        header, _, row = either.run("plans", "list").stdout.splitlines()[:3]
+        begin = header.index("TOTAL") + len("TOTAL")
+        return row[begin : header.index("DEAD AGAIN") + len("DEAD AGAIN")].split()
+
+    assert results() == []
+    either.end(dead=2)
+    assert results() == ["3", "2"]
+
+
 def test_a_plan_shows_how_many_were_delivered_and_how_many_died_again(either: Shop) -> None:
     either.run("replay", "--status", "failed", "--yes")
     id = plan_of(either)["id"]
     assert "0 delivered, 0 dead again, 5 not ended yet" in either.run("plans", "show", id).stdout
     either.end(dead=2)
+    assert "3 delivered, 2 dead again" in either.run("plans", "show", id).stdout, "no worker runs that counts them"
     shown = either.run("plans", "show", id, "--wait")
     assert shown.exit_code == 1, "two are dead again"
     assert "3 delivered, 2 dead again" in shown.stdout

@@ -160,6 +160,12 @@ def read_conditions(text: str) -> list[Condition]:
 
 def _condition(text: str) -> Condition:
     match = _CONDITION.fullmatch(text)
+    if match is not None and match[3][0] in "<>=!":
+        written = match[2] + match[3][0]
+        meant = written[::-1] if written[::-1] in _COMPARE else match[2]
+        raise ConfigurationError(
+            f"condition {text!r} has the comparison {written}; write one of > >= < <= =, such as {match[1]}{meant}10"
+        )
     if match is None or match[1] not in (*_COUNTS, "oldest"):
         raise ConfigurationError(
             f"condition {text!r} cannot be read; use {', '.join(_COUNTS)} or oldest with > >= < <= = and a bound, "

@@ -1,10 +1,12 @@
 """`holdfast plans`: stored bulk actions, executed by workers, the console or this command."""
 
 import time
+from contextlib import suppress
 from uuid import UUID
 
 import click
 
+from holdfast.core.errors import StoreError
 from holdfast.interfaces.cli.actions import REASON
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import ProgressLine, note, print_table, show_json, show_list
@@ -31,6 +33,7 @@ def cli() -> None:
 def list_(state: str | None, limit: int) -> None:
     """List stored plans, newest first."""
     ops = settings().operations()
+    _follow(ops)
     found, now = ops.plans(state=None if state is None else PlanState(state), limit=limit), ops.now()
     columns: list[Column[StoredPlan]] = [
         Column("ID", lambda one: one.id),
@@ -56,6 +59,7 @@ def show(id: UUID, wait: bool) -> ExitCode:
     With --wait it returns when every delivery has ended. It exits with 1 if one became a dead letter again.
     """
     ops = settings().operations()
+    _follow(ops)
     plan = ops.plan(id)
     if wait:
         with ProgressLine("ended") as progress:
@@ -134,8 +138,16 @@ def _show(plan: StoredPlan) -> None:
         note(f"next: holdfast plans start {plan.id}")
 
 
+def _follow(ops: SyncOperations) -> None:
+    """Counts how replayed deliveries ended: without a running worker or console, nothing else does."""
+    # An operator who may only read gets the counts that are stored.
+    with suppress(StoreError):
+        ops.follow_plans()
+
+
 def _result(plan: StoredPlan, result: ReplayResult) -> str:
-    return f"{plan.results.get(result, 0):,}" if plan.action is Action.REPLAY and plan.started_at is not None else ""
+    """The count of a result; empty while no delivery has ended, because a 0 would look like a failed replay."""
+    return f"{plan.results.get(result, 0):,}" if plan.action is Action.REPLAY and plan.results else ""
 
 
 def _results(plan: StoredPlan) -> str:

@@ -129,12 +129,16 @@ def _queues(text: str | None, slots: int) -> dict[str, int] | None:
         return None
     found: dict[str, int] = {}
     for part in text.split(","):
-        name, colon, count = (
-            part.strip().rpartition(":") if part.strip().rpartition(":")[2].isdecimal() else (part.strip(), "", "")
-        )
+        before, colon, count = part.strip().rpartition(":")
+        name = before if colon else count
         if not name:
             raise click.UsageError(
                 f"--queues {text!r} has an empty name; write NAME or NAME:SLOTS, separated by commas"
+            )
+        if colon and not count.isdecimal():
+            raise click.UsageError(
+                f"--queues has {part.strip()!r}, and {count!r} is not a number of slots; write {name}:{slots}, or "
+                f"{part.strip()}:{slots} for a queue that has this name"
             )
         found[check_name("queue", name)] = int(count) if colon else slots
     return found
