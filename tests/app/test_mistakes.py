@@ -350,6 +350,17 @@ def test_an_unknown_option_of_a_retry_policy_is_refused_with_the_nearest_one() -
         policy(max_attempts=3)
 
 
+def test_an_option_of_the_worker_is_refused_with_where_to_give_it(hf: Holdfast) -> None:
+    unchecked: Any = hf
+    with pytest.raises(
+        TypeError, match=r"Holdfast.work\(\) has no option until_idle=; give options=WorkerOptions\(until"
+    ):
+        unchecked.work(until_idle=True)
+    with pytest.raises(TypeError, match=r"Holdfast.run\(\) has no option concurrency=; give options=WorkerOptions"):
+        unchecked.run(concurrency=5)
+    hf.run(until_idle=True)
+
+
 def test_a_lambda_without_a_name_is_refused(hf: Holdfast) -> None:
     with pytest.raises(ConfigurationError, match="a lambda has no name to store; use a function, or pass name="):
         hf.job()(lambda: None)

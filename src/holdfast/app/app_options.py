@@ -1,14 +1,21 @@
 """Checks the options of an app when it is created."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from holdfast.core.encryption import check_cipher
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import Queue
 from holdfast.core.retry import check_policy
 from holdfast.core.values.names import check_name, check_schema
+from holdfast.engine.worker.options import WorkerOptions
 from holdfast.runtime.store_factory import check_dsn
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def check_app_options(
@@ -61,6 +68,21 @@ def declared_queues(queues: object) -> tuple[Queue, ...]:
         check_policy(f"the policy of queue {check_name('queue', name)}", retry)
         found.append(Queue(name, retry=retry))
     return tuple(found)
+
+
+def names_worker_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Raises a TypeError that names `options=` if a call has an option of `WorkerOptions` itself."""
+    known = {field.name for field in fields(WorkerOptions)} - set(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> R:
+        for option in named:
+            if option in known:
+                name = f"{function.__qualname__}()"
+                raise TypeError(f"{name} has no option {option}=; give options=WorkerOptions({option}=...)")
+        return function(*args, **named)
+
+    return call
 
 
 def check_instance(name: str, value: object, cls: type) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
-from holdfast.app.app_options import check_app_options, check_instance, declared_queues
+from holdfast.app.app_options import check_app_options, check_instance, declared_queues, names_worker_options
 from holdfast.app.breakers import Breakers
 from holdfast.app.context_manager import NoContextManager
 from holdfast.app.declaration.flow_options import check_key_is_public
@@ -280,12 +280,14 @@ class Holdfast(NoContextManager, Router):
         """The handle of a group that was enqueued elsewhere; `id` is the id of its handle."""
         return GroupHandle(lambda: self._runtime, id)
 
+    @names_worker_options
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
         check_instance("options", options, WorkerOptions)
         check_instance("stop", stop, asyncio.Event)
         await run_worker(self, self._runtime, options, stop)
 
+    @names_worker_options
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
         """Runs a worker until it is interrupted, or with `until_idle` until nothing is due within a minute.
 
