@@ -50,3 +50,8 @@ def fail_once(context: Any) -> int:
     if context.attempt == 1:
         raise ConnectionError("the first run fails")
     return int(context.attempt)
+
+
+@task
+def interrupt() -> None:
+    raise KeyboardInterrupt("by the task")

@@ -160,6 +160,26 @@ def test_signals_are_sent_and_a_broken_receiver_fails_no_task(hf: Any, shop: Any
     assert shop.add.get_result(done.id).return_value == 2
 
 
+def test_a_task_that_raises_keyboard_interrupt_fails_and_does_not_end_the_worker(hf: Any, shop: Any) -> None:
+    finished: list[Any] = []
+    task_finished.connect(receiver := lambda task_result, **_: finished.append(task_result))
+    try:
+        interrupted = shop.interrupt.enqueue()
+        work(hf)
+        added = shop.add.enqueue(1)
+        work(hf)
+    finally:
+        task_finished.disconnect(receiver)
+    interrupted.refresh()
+    added.refresh()
+    assert (interrupted.status, interrupted.attempts) == (TaskResultStatus.FAILED, 1)
+    assert interrupted.errors[0].exception_class is KeyboardInterrupt
+    assert "KeyboardInterrupt: by the task" in interrupted.errors[0].traceback
+    assert added.return_value == 2
+    assert [one.id for one in finished] == [interrupted.id, added.id]
+    assert finished[0].errors[0].exception_class is KeyboardInterrupt
+
+
 def test_a_stored_path_is_never_imported(hf: Any, shop: Any) -> None:
     published = hf.sync.publish("job.os.system", {"args": ["true"], "kwargs": {}, "call": {}})
     backend = shop.add.get_backend()

@@ -30,6 +30,10 @@ _STATUSES = {
 }
 
 
+class TaskInterrupted(Exception):
+    """A task raised `KeyboardInterrupt`, which Django shows as the error."""
+
+
 class TaskCall(TypedDict):
     """The options of one call of a task, as they are stored with it. Times are ISO 8601."""
 
@@ -37,6 +41,9 @@ class TaskCall(TypedDict):
     run_after: str | None
     backend: str
     enqueued_at: str
+
+
+_INTERRUPTED = type_name(TaskInterrupted)
 
 
 class StoredTask(NamedTuple):
@@ -107,7 +114,8 @@ def task_error(error: BaseException) -> Any:
 
 
 def _stored_error(run: Run) -> Any:
-    return TaskError(exception_class_path=_class_path(str(run.error_type)), traceback=run.trace or run.error or "")
+    name = "KeyboardInterrupt" if run.error_type == _INTERRUPTED else str(run.error_type)
+    return TaskError(exception_class_path=_class_path(name), traceback=run.trace or run.error or "")
 
 
 def _class_path(name: str) -> str:

@@ -4,6 +4,7 @@
 the two runs the task again and sends the signals again.
 """
 
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +23,7 @@ from holdfast.django.task_backend.api import (
     task_finished,
     task_started,
 )
-from holdfast.django.task_backend.stored_task import TaskCall, task_error, with_options
+from holdfast.django.task_backend.stored_task import TaskCall, TaskInterrupted, task_error, with_options
 from holdfast.engine.handlers.context import Context
 
 if TYPE_CHECKING:
@@ -39,8 +40,11 @@ def task_function(app: "DjangoHoldfast", find: Callable[[], "DeclaredTask"], *, 
         try:
             returned = one.finish(one.task.func(*one.positional, **kwargs))
         except BaseException as error:
-            if one.fail(error):
+            raised = _as_task_error(error)
+            if one.fail(error, raised):
                 task_finished.send_robust(one.sender, task_result=one.result)
+            if raised is not error:
+                raise raised from error
             raise
         task_finished.send_robust(one.sender, task_result=one.result)
         return returned
@@ -52,13 +56,23 @@ def task_function(app: "DjangoHoldfast", find: Callable[[], "DeclaredTask"], *, 
         try:
             returned = one.finish(await one.task.func(*one.positional, **kwargs))
         except BaseException as error:
-            if one.fail(error):
+            if one.fail(error, error):
                 await task_finished.asend_robust(one.sender, task_result=one.result)
             raise
         await task_finished.asend_robust(one.sender, task_result=one.result)
         return returned
 
     return run_async if is_async else run
+
+
+def _as_task_error(error: BaseException) -> BaseException:
+    """The error that the worker gets. A `KeyboardInterrupt` in a thread comes from the task: signals reach the main thread only.
+
+    The worker would end with it, as at Ctrl-C, and every worker that runs the task again.
+    """
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is not threading.main_thread():
+        return TaskInterrupted(str(error))
+    return error
 
 
 class TaskRun:
@@ -101,11 +115,11 @@ class TaskRun:
         self._end(TaskResultStatus.SUCCESSFUL)
         return value
 
-    def fail(self, error: BaseException) -> bool:
-        """Records the error; returns whether the task has failed permanently."""
+    def fail(self, error: BaseException, raised: BaseException) -> bool:
+        """Records the error; returns whether the task has failed permanently if the worker gets `raised`."""
         self.result.errors.append(task_error(error))
         handler = self._app.handlers[self._ctx.consumer]
-        outcome = outcome_of(error, handler.rules, self._app.rules)
+        outcome = outcome_of(raised, handler.rules, self._app.rules)
         if not isinstance(decide(self._ctx.invocation, outcome, handler.retry, 0.5), DeadLetter | Discard):
             return False
         self._end(TaskResultStatus.FAILED)
