@@ -293,6 +293,7 @@ async def test_completing_commits_the_effect_with_every_item(
 
     try:
         await click(hf, 0, 1, 2)
+        await query(hf, "drop table if exists effect")  # other tests leave one of theirs
         await query(hf, "create table effect (note text)")
         await drain(hf)
         assert {(d.status, d.attempts) for d in await all_of(hf)} == {(Status.DELIVERED, 1)}
