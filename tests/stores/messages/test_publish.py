@@ -5,6 +5,7 @@ from random import Random
 from uuid import UUID
 
 import orjson
+import psycopg
 import pytest
 
 from holdfast.core.delivery import Status
@@ -15,6 +16,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import Published, publish, publish_single
 from holdfast.stores.messages.registry import retire
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, clock, deliveries_of, messages
 from holdfast.stores.queries.request_trace import request_messages
@@ -73,6 +75,17 @@ async def test_a_request_id_at_its_bound_fits_into_the_index(store: Store) -> No
     with pytest.raises(InvalidPayload, match="request_id"):
         message(headers={"request_id": f"{longest}x"})
     assert [one.id for one in await store.run(request_messages(longest, 2))] == [published.id]
+
+
+async def test_a_value_that_the_server_cannot_index_is_not_taken_for_an_unreachable_server(
+    postgres_store: PostgresStore,
+) -> None:
+    """A retry would fail again: the intake of a broker would repeat it without end."""
+    random = Random(1)
+    longest = "".join(chr(random.randint(0x20000, 0x2A000)) for _ in range(2000))
+    unchecked = message()._replace(headers={"request_id": longest})
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="index row"):
+        await put(postgres_store, unchecked)
 
 
 async def test_a_message_comes_back_as_it_was_handed_in(store: Store) -> None:

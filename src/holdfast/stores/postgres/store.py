@@ -85,6 +85,8 @@ _TIME_LIMITS = (
     psycopg.errors.TransactionTimeout,
     psycopg.errors.IdleSessionTimeout,
 )
+# For psycopg they are operational errors, but the server answered, and a retry fails again.
+_TOO_LARGE = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
 _UNREACHABLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 
 
@@ -345,7 +347,7 @@ class PostgresStore:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except _RETRYABLE:
+        except (*_RETRYABLE, *_TOO_LARGE):
             raise
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise SchemaMismatch(self.dialect.schema, None, newest(_MIGRATIONS)) from error
