@@ -37,7 +37,10 @@ def _bars(page: str, title: str) -> list[tuple[str, str]]:
 
 @BOTH
 async def test_a_range_of_days_is_drawn_and_each_bar_narrows_it(client_as: ClientAs, store: Store) -> None:
-    await _publish(store, *(timedelta(days=3, minutes=n) for n in range(5)), timedelta(days=20))
+    now = datetime.now(UTC)
+    # In the middle of an hour and of its minutes, so that no bar begins between them.
+    first = now - (now - timedelta(days=3)).replace(minute=30, second=30)
+    await _publish(store, *(first + timedelta(minutes=n) for n in range(5)), timedelta(days=20))
     async with client_as("viewer") as client:
         hour = (await client.get("/ops/")).text
         week = (await client.get("/ops/?since=7d")).text
