@@ -61,5 +61,15 @@ def test_each_link_of_the_readme_leads_to_a_file() -> None:
     assert not [link for link in links if "://" not in link and not (ROOT / link).is_file()]
 
 
+def test_the_readme_and_the_page_about_guarantees_promise_the_same() -> None:
+    promises = (ROOT / "docs" / "explanation" / "promises.md").read_text(encoding="utf-8")
+    readme, page = (
+        re.findall(r"^\d\. .*", text.partition("\n## ")[0], re.MULTILINE)
+        for text in (README.read_text(encoding="utf-8").partition("\n## Guarantees\n")[2], promises)
+    )
+    assert len(readme) == 5
+    assert readme == page
+
+
 def test_the_readme_fits_on_a_few_screens() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
