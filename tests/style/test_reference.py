@@ -15,7 +15,7 @@ from holdfast.core import errors
 from holdfast.interfaces.api import commands as api_commands
 from holdfast.interfaces.api import plans, queries
 from tests.observe.test_dashboards import exported
-from tests.support import page_list
+from tests.support import page_list, python_reference
 from tests.support.command_reference import commands
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +95,13 @@ def test_the_python_reference_lists_exactly_the_public_names() -> None:
         r"`(\w+)`", (DOCS / "reference" / "python.md").read_text(encoding="utf-8").partition("| page |")[2]
     )
     assert sorted({*overview} - {"AesGcm", "Cipher"}) == names
+
+
+def test_the_python_pages_have_the_first_sentence_of_each_name_for_readers_of_the_markdown() -> None:
+    for page in python_reference.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert text == python_reference.written(page), "run `python -m tests.support.python_reference`"
+        assert not re.findall(r"^\| `\w+` \| *\|$", text, re.MULTILINE), "a public name has no docstring"
 
 
 def test_the_page_of_errors_lists_every_error() -> None:
