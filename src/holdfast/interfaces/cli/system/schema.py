@@ -12,7 +12,7 @@ from holdfast.interfaces.cli.settings import command, group, settings
 
 @group("schema")
 def cli() -> None:
-    """Create, migrate and check the tables."""
+    """Create and migrate the tables, and show their version."""
 
 
 @command(cli, name="sql")
