@@ -33,6 +33,9 @@ _GRACE = timedelta(minutes=1)
 class ScheduleState:
     """A schedule, with its last and next time. A paused schedule has no next time.
 
+    `last_at` is its newest occurrence that was enqueued or skipped. Before the first one, it is the time at which the
+    schedule was created or got another timing.
+
     `args` are the arguments of its job by name. A schedule that is due and does not fire is overdue: no running worker
     has its job.
     """
