@@ -30,7 +30,10 @@ def holdfast_app() -> "Holdfast":
 
 @pytest.fixture
 def holdfast_dsn(tmp_path: Path) -> str:
-    """The database for one test: a new SQLite file, unless overridden. On PostgreSQL a schema is created and dropped."""
+    """The database for one test: a new SQLite file, unless overridden. On PostgreSQL a schema is created and dropped.
+
+    Connections that your code opens must lead to the same database: override it, and change their address there too.
+    """
     return f"sqlite:///{tmp_path / 'holdfast-test.db'}"
 
 
