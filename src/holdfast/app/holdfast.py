@@ -230,8 +230,9 @@ class Holdfast(NoContextManager, Router):
         retry: RetryPolicy | None = None,
         validate: bool | None = None,
     ) -> Published:
-        """Stores an event and a delivery for each subscribed consumer, in `conn`'s transaction.
+        """Stores an event and a delivery for each subscribed consumer, in `conn`'s transaction, which the caller commits.
 
+        Without a subscribed consumer, the event is stored with no delivery; a consumer that subscribes later gets it.
         `conn=None` commits in a separate transaction. A repeated `key` stores nothing and returns the first message; with
         another payload it raises `KeyConflict`.
 
