@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class JobHandle(Published):
     """An enqueued job: the id of its message, whether this call created it, and its result.
 
-    Only the id is needed to find it again, in any process: `job.handle(id)`, or `hf.result(id)`.
+    Only the id is needed to find it again, in any process: `job.handle(id)`, or `hf.result(id)`. `holdfast jobs show ID`
+    takes it too; `holdfast deliveries show ID` takes the id of the delivery.
     """
 
     _job: "Job[Any, Any]"
