@@ -89,12 +89,12 @@ async def test_the_query_for_events_without_a_consumer_finds_a_misspelled_name(
     def bill(order: dict[str, int]) -> None: ...
 
     await hf.publish("order.placed", {"order_id": 1}, conn=None)
-    await hf.publish("order.plcaed", {"order_id": 2}, conn=None)
-    await hf.publish("order.plcaed", {"order_id": 3}, conn=None)
+    await hf.publish("order.place", {"order_id": 2}, conn=None)
+    await hf.publish("order.place", {"order_id": 3}, conn=None)
     found = await query(hf, text)
-    assert [tuple(row)[:2] for row in found] == [("order.plcaed", 2)]
+    assert [tuple(row)[:2] for row in found] == [("order.place", 2)]
 
-    @hf.consumer("order.plcaed", name="late")
+    @hf.consumer("order.place", name="late")
     def late(order: dict[str, int]) -> None: ...
 
     await drain(hf)
