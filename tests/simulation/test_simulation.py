@@ -14,6 +14,7 @@ from simulation.planted import BUGS, planted
 from simulation.run import Result, simulate
 from simulation.world import Settings, World
 
+_SEEDS = 100
 _SMALL = Settings(0, seconds=8, workers=2, messages=6, fault_rate=0.03)
 
 
@@ -61,9 +62,12 @@ def test_a_planted_bug_is_found(name: str, database: Database) -> None:
     ],
 )
 def test_a_planted_bug_that_needs_a_rare_event_is_found(name: str, check: str, seed: int, database: Database) -> None:
-    assert simulate(Settings(seed), database).violations == []
+    """The first seed shows it on Python 3.11. Other versions schedule tasks in another order, so a later one does."""
     with planted(next(one for one in BUGS if one.name == name), database):
-        assert {one.check for one in simulate(Settings(seed), database).violations} == {check}
+        results = (simulate(Settings(number), database) for number in range(seed, seed + _SEEDS))
+        found = next(one for one in results if one.violations)
+    assert {one.check for one in found.violations} == {check}
+    assert simulate(found.settings, database).violations == []
 
 
 def test_every_optional_mechanism_is_used_by_some_seed(database: Database) -> None:
