@@ -106,7 +106,7 @@ async def test_a_run_is_shown_with_its_steps_notes_and_next_commands(hf: Holdfas
     assert titles[0] == "Started"
     assert {"reserve: done", "charge: blocked", "charge: remembered session", "approve: last claimed"} <= set(titles)
     commands = dict(next_commands(detail))
-    assert commands["send signal approved"] == f"holdfast workflows signal {run.id} approved"
+    assert commands["send signal approved"] == f"holdfast workflows signal {run.id} approved --payload '<JSON>'"
     assert commands["retry the blocked steps"] == f"holdfast workflows retry {run.id}"
     assert commands["trigger ship"] == f"holdfast workflows trigger {run.id} ship"
     shown = json.loads(dumps(detail))

@@ -150,7 +150,7 @@ async def test_a_step_sleeps_once_for_each_call(hf: Holdfast) -> None:
 async def test_a_signal_with_a_wrong_payload_fails_the_step_and_says_what_it_must_be(hf: Holdfast) -> None:
     flow, _ = approving(hf)
     run = await flow.start()
-    await run.signal("approved", {"by": 7})
+    await hf.ops.signal_run(run.id, signal="approved", payload={"by": 7}, force=True, actor="ada")
     await drain(hf)
     with pytest.raises(WorkflowFailed, match="must be"):
         await run.result()
@@ -275,7 +275,7 @@ async def test_a_signal_that_does_not_fit_is_not_what_a_retry_reads(hf: Holdfast
 
     run = await flow.start()
     await work(hf)
-    await run.signal("go", "text")
+    await hf.ops.signal_run(run.id, signal="go", payload="text", force=True, actor="ada")
     await work(hf)
     with pytest.raises(WorkflowFailed, match="signal go must be int; retry the run and send the signal"):
         await run.result()

@@ -26,6 +26,7 @@ from holdfast.app.webhooks import Webhooks
 from holdfast.app.worker.service_manager import ServiceManager
 from holdfast.app.worker.worker_runner import run_worker
 from holdfast.core.encryption import Cipher
+from holdfast.app.workflows.signal_types import FORCE, check_signal
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.payload import MAX_BYTES, decode
 from holdfast.core.failures.classify import Classifier, Rules
@@ -352,7 +353,12 @@ class Holdfast(NoContextManager, Router):
     @property
     def ops(self) -> Operations:
         """Queries and actions for operators: `await hf.ops.stats()`, blocking as `hf.ops.sync.stats()`."""
-        return Operations(self.store, self._runtime.registration.create_tables)
+        return Operations(self.store, self._runtime.registration.create_tables, self._check_signal)
+
+    def _check_signal(self, workflow: str, signal: str, payload: object) -> None:
+        """Raises `InvalidPayload` for a payload that the declared workflow cannot take; an unknown workflow passes."""
+        if (declaration := self.workflows.get(workflow)) is not None:
+            check_signal(declaration, self.handlers, signal, payload, FORCE)
 
     async def close(self) -> None:
         """Closes the store's connections; they reopen at the next use."""

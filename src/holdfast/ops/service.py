@@ -114,7 +114,7 @@ class _Catalogue:
     workflow_runs = ServiceMethod(_workflows.workflow_runs)
     workflow_run = ServiceMethod(_workflows.workflow_run)
     start_run = ServiceMethod(_workflow_runs.start_run)
-    signal_run = ServiceMethod(_workflow_runs.signal_run)
+    signal_run = ServiceMethod(_workflow_runs.signal_run, "check_signal")
     trigger_run = ServiceMethod(_workflow_runs.trigger_run)
     retry_run = ServiceMethod(_workflow_runs.retry_run)
     cancel_run = ServiceMethod(_workflow_runs.cancel_run)
@@ -176,4 +176,4 @@ class Operations(_Catalogue, AsyncService):
 
     @property
     def sync(self) -> SyncOperations:
-        return SyncOperations(self.store, self.prepare)
+        return SyncOperations(self.store, self.prepare, self.check_signal)

@@ -57,11 +57,23 @@ async def run_steps(store: Store, steps: TaskSteps[T], throw: Errors = ()) -> T:
     )
 
 
-class StoreService:
-    """A store, and a blocking call before each task, for example to create its tables."""
+SignalCheck = Callable[[str, str, object], None]
+"""Raises `InvalidPayload` if the code of a workflow cannot take this payload of a signal: the workflow, the signal, the payload."""
 
-    def __init__(self, store: Store, prepare: Callable[[], None] = lambda: None) -> None:
-        self.store, self.prepare = store, prepare
+
+class StoreService:
+    """A store, and a blocking call before each task, for example to create its tables.
+
+    `check_signal` checks payloads against the app, if the service has one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        prepare: Callable[[], None] = lambda: None,
+        check_signal: SignalCheck = lambda workflow, signal, payload: None,
+    ) -> None:
+        self.store, self.prepare, self.check_signal = store, prepare, check_signal
 
 
 class AsyncService(StoreService):
@@ -75,8 +87,9 @@ class SyncService(StoreService):
 class ServiceMethod(Generic[P, T]):
     """A task as a method: awaited on `hf.ops`, blocking on `hf.ops.sync`, with the same parameters."""
 
-    def __init__(self, task: Callable[P, TaskSteps[T]]) -> None:
-        self._task = task
+    def __init__(self, task: Callable[P, TaskSteps[T]], *given: str) -> None:
+        """`given` are parameters of the task that get the attribute of the service with this name."""
+        self._task, self._given = task, given
         self.__doc__ = task.__doc__
 
     @overload
@@ -93,13 +106,16 @@ class ServiceMethod(Generic[P, T]):
 
                 async def run(*args: P.args, **kwargs: P.kwargs) -> T:
                     await asyncio.to_thread(service.prepare)
-                    return await run_steps(service.store, self._task(*args, **kwargs))
+                    return await run_steps(service.store, self._task(*args, **kwargs, **self._of(service)))
 
                 return update_wrapper(run, self._task)
             case SyncService():
 
                 def run_sync(*args: P.args, **kwargs: P.kwargs) -> T:
                     service.prepare()
-                    return run_steps_sync(service.store, self._task(*args, **kwargs))
+                    return run_steps_sync(service.store, self._task(*args, **kwargs, **self._of(service)))
 
                 return update_wrapper(run_sync, self._task)
+
+    def _of(self, service: StoreService) -> Any:
+        return {name: getattr(service, name) for name in self._given}

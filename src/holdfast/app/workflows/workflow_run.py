@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from holdfast.app.workflows.signal_types import check_signal
 from holdfast.core.errors import WorkflowFailed
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.values.duration import Duration
@@ -52,6 +53,7 @@ class WorkflowRun:
         signal.
 
         A step that waits for it gets `value`. A signal that no step waits for is kept for the next wait of this name.
+        Raises `InvalidPayload` for a value that does not fit the type in the step's `ctx.wait(name, type)`.
         """
         return await self._send(self._signal(name, value, key), conn, "run.signal")
 
@@ -108,7 +110,8 @@ class WorkflowRun:
         return (yield from result_of(outcome, self._declaration))
 
     def _signal(self, name: str, value: object, key: str | None) -> NewMessage:
-        return self._message(SIGNAL, key, signal=check_name("signal", name), payload=value)
+        check_signal(self._declaration, self._runtime().handlers, check_name("signal", name), value)
+        return self._message(SIGNAL, key, signal=name, payload=value)
 
     def _trigger(self, step: str, key: str | None) -> NewMessage:
         return self._message(TRIGGER, key, step=step)

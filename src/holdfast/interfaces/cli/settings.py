@@ -122,7 +122,12 @@ class Settings:
         store = self.store(create=create)
         if check:
             store.check_schema()
+        if self.uses_app:
+            return SyncOperations(store, check_signal=self._check_signal)
         return SyncOperations(store)
+
+    def _check_signal(self, workflow: str, signal: str, payload: object) -> None:
+        self.load_app().ops.check_signal(workflow, signal, payload)
 
     def confirm(self, question: str, item: str) -> None:
         """Returns if --yes was passed or the user confirms. Raises `Refused` if stdin is not a terminal."""

@@ -256,7 +256,11 @@ ACTIONS = (
             ActionField("signal", FieldKind.TEXT, "Name of the signal.", required=True),
             ActionField("payload", FieldKind.JSON, "Value that the waiting step gets, as JSON.  [default: null]"),
             _KEY,
-            ActionField("force", FieldKind.FLAG, "Send it although the run waits for a signal with a similar name."),
+            ActionField(
+                "force",
+                FieldKind.FLAG,
+                "Send it although the run waits for a similar name, or the payload does not fit.",
+            ),
         ),
         summary="Send a signal to a run",
         done="signal {signal} stored for run {id}; a worker delivers it",

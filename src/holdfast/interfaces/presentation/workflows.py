@@ -14,6 +14,8 @@ from holdfast.stores.workflows.run import RunStatus
 
 _LONG = timedelta(days=3650)
 _ITEMS = 20
+_PAYLOAD = "--payload '<JSON>'"
+"""A placeholder that is not JSON, so that the command is refused until it is replaced: a wrong payload fails the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def next_commands(detail: WorkflowRunDetail) -> Iterator[tuple[str, str]]:
     if detail.listed.is_blocked:
         yield "retry the blocked steps", f"holdfast workflows retry {run.id}"
     for signal in dict.fromkeys(one.signal for one in detail.remembered if one.signal and one.done_at is None):
-        yield f"send signal {signal}", f"holdfast workflows signal {run.id} {shlex.quote(str(signal))}"
+        yield f"send signal {signal}", f"holdfast workflows signal {run.id} {shlex.quote(str(signal))} {_PAYLOAD}"
     for name in waiting_for_trigger(detail):
         yield f"trigger {name}", f"holdfast workflows trigger {run.id} {name}"
     yield "cancel it", f"holdfast workflows cancel {run.id}"

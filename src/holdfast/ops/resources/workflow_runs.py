@@ -15,7 +15,7 @@ from holdfast.core.workflows.state import StepState
 from holdfast.ops.plans import replay
 from holdfast.ops.queries.messages import OPERATOR, fresh_id
 from holdfast.ops.queries.workflows import AUDITED, run_id
-from holdfast.ops.steps import TaskSteps, call_store, transact
+from holdfast.ops.steps import SignalCheck, TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import audited, live_generation, record
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import Published, find_first, publish
@@ -86,10 +86,12 @@ def signal_run(
     reason: str | None = None,
     key: str | None = None,
     force: bool = False,
+    check_signal: SignalCheck = lambda workflow, signal, payload: None,
 ) -> TaskSteps[bool]:
     """Stores a signal for an active run; false if the key was used before. A worker delivers it to a step that waits.
 
-    Raises `Refused` for a name that differs slightly from that of a signal that the run waits for, unless `force` is set.
+    Raises `Refused` for a name that differs slightly from that of a signal that the run waits for, and `InvalidPayload` for a
+    payload that does not fit the type in the app's `ctx.wait(name, type)`, unless `force` is set.
     """
     found = yield from transact(workflow_run(run_id(id)))
     command = {"signal": check_name("signal", signal), "payload": payload}
@@ -98,6 +100,7 @@ def signal_run(
         return False
     if not force:
         _check_signal(found, signal)
+        check_signal(found.run.workflow, signal, payload)
     return (yield from _store_command(message, found.run.id, "signal", {"signal": signal}, actor, reason))
 
 
