@@ -159,9 +159,11 @@ def test_a_file_that_is_not_there_is_not_made(shop: Shop, name: str) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_missing_tables_say_how_to_make_them(shop: Shop, name: str) -> None:
     (shop.folder / "empty.db").touch()
-    result = shop.run("--dsn", f"sqlite:///{shop.folder / 'empty.db'}", *words(name))
+    dsn = f"sqlite:///{shop.folder / 'empty.db'}"
+    result = shop.run("--dsn", dsn, *words(name))
     assert (result.exit_code, result.stdout) == (5, ""), result.stderr
-    assert result.stderr == "error: schema 'holdfast' has no Holdfast tables; run `holdfast schema migrate`\n"
+    migrate = f"`holdfast schema migrate --dsn {dsn}`"
+    assert result.stderr == f"error: schema 'holdfast' has no Holdfast tables; run {migrate}\n"
 
 
 @pytest.mark.parametrize("name", [name for name in GOOD if name not in ALONE])

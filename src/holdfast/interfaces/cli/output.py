@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.interfaces.cli.next_command import with_store
 from holdfast.interfaces.cli.settings import Settings
 from holdfast.interfaces.cli.table import Column, lines_of
 from holdfast.interfaces.presentation.formatting import printable
@@ -89,8 +90,8 @@ def console(*, err: bool = False) -> "Console":
 
 
 def note(text: str) -> None:
-    """Prints a note to stderr."""
-    click.echo(printable(text), err=True)
+    """Prints a note to stderr. Commands in it get the options that chose the store."""
+    click.echo(printable(with_store(text)), err=True)
 
 
 class ProgressLine:

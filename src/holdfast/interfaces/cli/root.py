@@ -13,6 +13,7 @@ import click
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.interfaces.cli.exit_codes import ExitCode, code_of, describe
+from holdfast.interfaces.cli.next_command import with_store
 from holdfast.interfaces.cli.settings import Settings, shared_options
 from holdfast.interfaces.presentation.formatting import printable
 
@@ -100,11 +101,11 @@ class Root(click.Group):
             click.echo("interrupted", err=True)
             code = ExitCode.INTERRUPTED
         except (HoldfastError, click.ClickException) as error:
-            code = _help(error) if isinstance(error, _NO_ARGUMENTS) else _failed(error)
+            code = _help(error) if isinstance(error, _NO_ARGUMENTS) else _failed(error, settings)
         except Exception as error:  # noqa: BLE001
             if settings.log_level == "debug":
                 traceback.print_exc()
-            code = _failed(error)
+            code = _failed(error, settings)
         sys.exit(int(code or 0))
 
 
@@ -116,9 +117,10 @@ def _help(error: Exception) -> ExitCode:
     return ExitCode.DONE
 
 
-def _failed(error: Exception) -> ExitCode:
+def _failed(error: Exception, settings: Settings) -> ExitCode:
     label = click.style("error:", fg="red", bold=True)
-    click.echo(f"{label} {printable(describe(error))}", err=True, color=False if os.environ.get("NO_COLOR") else None)
+    text = printable(with_store(describe(error), settings))
+    click.echo(f"{label} {text}", err=True, color=False if os.environ.get("NO_COLOR") else None)
     return code_of(error)
 
 

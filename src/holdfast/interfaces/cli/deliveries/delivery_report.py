@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from holdfast.core.delivery import FailureCycle, Status
+from holdfast.core.values.text import truncated
+from holdfast.interfaces.cli.next_command import next_command
 from holdfast.interfaces.cli.output import console, status_style
 from holdfast.interfaces.presentation.deliveries import attempts, next_commands, progress_text, state
 from holdfast.interfaces.presentation.flow import held_up
@@ -212,7 +214,7 @@ def _next(detail: DeliveryDetail) -> Iterator[list[Part]]:
     yield from _heading("Next steps")
     width = max(len(what) for what, _ in commands)
     for what, line in commands:
-        yield [(f"  {what.ljust(width)}  ", ""), (line, "bold")]
+        yield [(f"  {what.ljust(width)}  ", ""), (next_command(line), "bold")]
 
 
 def _fact(name: str, text: str, style: str = "") -> list[Part]:

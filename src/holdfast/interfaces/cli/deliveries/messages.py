@@ -9,6 +9,7 @@ from holdfast.core.errors import NotFound
 from holdfast.interfaces.cli.deliveries.columns import delivery_columns, message_columns
 from holdfast.interfaces.cli.filters import ID, TIME, page_options
 from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
+from holdfast.interfaces.cli.next_command import with_store
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.presentation.deliveries import state
 from holdfast.interfaces.presentation.formatting import moment, one_line, printable, stored_text
@@ -92,7 +93,7 @@ def trace(request_id: str, limit: int, after: UUID | None) -> None:
                 when, outcome = moment(run.completed_at, now), run.outcome.replace("_", " ")
                 click.echo(f"    run {run.attempt} {outcome}, {when} on {printable(run.worker)}{error}")
         if step.more:
-            click.echo(f"  more deliveries: holdfast messages show {message.id}")
+            click.echo(with_store(f"  more deliveries: holdfast messages show {message.id}"))
     for entry in trail.audit:
         why = f": {one_line(entry.reason)}" if entry.reason else ""
         did = f"{entry.actor} {entry.action} {entry.kind} {entry.target}"

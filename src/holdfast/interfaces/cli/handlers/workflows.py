@@ -14,6 +14,7 @@ from holdfast.interfaces.cli.deliveries.publish import print_published, read_jso
 from holdfast.interfaces.cli.filters import DURATION, ID, TIME, page_options
 from holdfast.interfaces.cli.handlers.resources import add_list
 from holdfast.interfaces.cli.output import console, note, print_table, show_json, show_value, status_style
+from holdfast.interfaces.cli.next_command import next_command
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column, time_column
 from holdfast.interfaces.presentation.actions import RUNS
@@ -168,7 +169,7 @@ def _print_run(detail: WorkflowRunDetail) -> None:
         _heading("Next steps")
         width = max(len(label) for label, _ in commands)
         for label, line in commands:
-            out.print(f"  {label.ljust(width)}  {line}", soft_wrap=True)
+            out.print(f"  {label.ljust(width)}  {next_command(line)}", soft_wrap=True)
 
 
 def _step_columns(detail: WorkflowRunDetail) -> list[Column[StepRecord]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.next_command import with_store
 from holdfast.interfaces.cli.output import console, show_value, status_style
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.presentation.formatting import many, printable
@@ -48,6 +49,7 @@ def _print(found: list[Finding]) -> None:
     out = console()
     width = max(len(finding.check) for finding in found)
     for finding in found:
+        remedy = with_store(finding.remedy) if finding.remedy else ""
         line = Text()
         line.append(f"{finding.level.value:<4}  ", style=f"bold {status_style(finding.level.value)}")
         line.append(f"{finding.check:<{width}}  ", style="bold")
@@ -56,7 +58,7 @@ def _print(found: list[Finding]) -> None:
         out.print(line.append(first), soft_wrap=True)
         for part in rest:
             out.print(f"{'':<{width + 8}}{part}", soft_wrap=True)
-        for n, part in enumerate(_wrapped(printable(finding.remedy), room - 2) if finding.remedy else ()):
+        for n, part in enumerate(_wrapped(printable(remedy), room - 2) if remedy else ()):
             out.print(Text(f"{'':<{width + 8}}{' ' if n else '→'} {part}", style="dim"), soft_wrap=True)
     failed = sum(finding.level is Level.FAIL for finding in found)
     warned = sum(finding.level is Level.WARN for finding in found)

@@ -1,0 +1,62 @@
+"""Commands that the CLI prints as next steps can be copied: they lead to the same store."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from holdfast.interfaces.cli.next_command import next_command, with_store
+from holdfast.interfaces.cli.settings import Settings
+from tests.cli.conftest import Shop
+
+FROM_OPTION = {"HOLDFAST_DSN": None}
+
+
+@pytest.mark.parametrize("command", ["dlq groups", "dlq show", "doctor"])
+def test_printed_commands_repeat_the_dsn_of_an_option_and_run_as_printed(shop: Shop, command: str) -> None:
+    args = [*command.split(), *([shop.dead[0]] if command == "dlq show" else [])]
+    shown = shop.run(*args, "--dsn", shop.dsn, env=FROM_OPTION)
+    text = " ".join((shown.stdout + shown.stderr).split())
+    assert f"--dsn {shop.dsn}" in text
+    (printed, *_) = re.findall(rf"holdfast (dlq [a-z ]+[^`]*? --dsn {shop.dsn})", text)
+    assert shop.run(*shlex.split(printed), "--yes", env=FROM_OPTION).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["dlq groups", "dlq show", "doctor"])
+def test_printed_commands_have_no_options_when_the_store_came_from_the_environment(shop: Shop, command: str) -> None:
+    shown = shop.run(*command.split(), *([shop.dead[0]] if command == "dlq show" else []))
+    assert "--dsn" not in shown.stdout + shown.stderr
+
+
+def test_an_error_repeats_the_options_too(shop: Shop) -> None:
+    id = shop.dead[0]
+    refused = shop.run("messages", "show", id, "--dsn", shop.dsn, env=FROM_OPTION)
+    assert f"see `holdfast deliveries show {id} --dsn {shop.dsn}`" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        (Settings(), ""),
+        (Settings(dsn="sqlite:////srv/my shop.db"), " --dsn 'sqlite:////srv/my shop.db'"),
+        (
+            Settings(dsn="postgresql://h/db", schema="other", app="shop:hf"),
+            " --dsn postgresql://h/db --schema other --app shop:hf",
+        ),
+        (Settings(dsn="postgresql://shop:s3cr3t@h/db"), " --dsn …"),
+        (Settings(dsn="postgresql://h/db?password=s3cr3t"), " --dsn …"),
+        (Settings(dsn="postgresql://shop:s3@cr3t@[/db"), " --dsn …"),
+    ],
+)
+def test_a_password_is_never_repeated(settings: Settings, options: str) -> None:
+    assert next_command("holdfast stats", settings) == f"holdfast stats{options}"
+    assert with_store("run `holdfast stats`, then wait", settings) == f"run `holdfast stats{options}`, then wait"
+    assert with_store("next: holdfast stats", settings) == f"next: holdfast stats{options}"
+
+
+def test_a_command_without_a_store_and_a_given_option_stay(tmp_path: Path) -> None:
+    settings = Settings(dsn=f"sqlite:///{tmp_path}/shop.db", app="shop:hf")
+    for line in ("holdfast worker --app module:attribute", "holdfast dlq --help", "holdfast version"):
+        assert next_command(line, settings) == line
+    assert next_command("holdfast doctor --app other:hf", settings).count("--app") == 1
