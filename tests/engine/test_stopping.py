@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Context, Holdfast, RetryPolicy
+from holdfast import ConfigurationError, Context, Holdfast, RetryPolicy
+from holdfast.brokers.redis import stream
 from holdfast.core.decide import MAX_HOLDS
 from holdfast.core.delivery import Status
 from holdfast.stores.deliveries.worker import workers
@@ -39,6 +40,20 @@ def release() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
+
+
+async def test_a_worker_that_stops_while_it_registers_leaves_no_row(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_REDIS", raising=False)
+
+    @hf.consumer("payment.settled", source=stream("payments", group="shop"))
+    async def settle(payment: dict[str, int]) -> None: ...
+
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="has no address"):
+            await hf.work(options())
+    assert await hf.store.run(workers()) == []
 
 
 async def test_an_idle_worker_ends_at_once_and_leaves_no_row(hf: Holdfast) -> None:

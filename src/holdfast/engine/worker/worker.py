@@ -6,6 +6,7 @@ session ends, its handlers are stopped, and the next session starts.
 
 import asyncio
 import contextlib
+import time
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
@@ -19,6 +20,8 @@ from holdfast.engine.worker.session import WorkerSession
 log = get_logger("holdfast.worker")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_REGISTRATION = 1.0
+"""Seconds that a worker that is stopped waits for its registration to end; at most a third of the grace."""
 
 
 class Worker:
@@ -103,8 +106,11 @@ class Worker:
             registering = asyncio.create_task(session.register())
             try:
                 await first(registering, self._control.stop.wait())
+                # A row that is created anyway would be listed as alive until its lease expires: the session removes it.
+                patience = min(_REGISTRATION, self._options.grace.total_seconds() / 3)
+                await first(registering, self._control.force_stop.wait(), until=time.monotonic() + patience)
             finally:
-                # A row that was created anyway holds no deliveries, and its lease expires.
+                # A row that is created still later holds no deliveries, and its lease expires.
                 registering.cancel()
             if not registering.done():
                 return
