@@ -213,6 +213,16 @@ def test_a_worker_whose_app_has_a_store_refuses_another(shop: Shop) -> None:
     assert (result.returncode, "sets its store explicitly" in result.stderr) == (2, True)
 
 
+def test_a_worker_whose_app_has_a_store_says_that_it_ignores_the_environment(shop: Shop) -> None:
+    (shop.folder / "own.py").write_text("from holdfast import Holdfast\nhf = Holdfast('sqlite:///own.db')\n")
+    result = shop.spawn("worker", "--app", "own:hf", "--until-idle", "--log-format", "json")
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    (warning,) = [line for line in lines if line["event"] == "environment store ignored"]
+    assert (warning["store"], warning["environment"]) == ("sqlite:///own.db", shop.dsn)
+    (started,) = [line for line in lines if line["event"] == "worker started"]
+    assert started["store"] == "sqlite:///own.db"
+
+
 def test_a_worker_stops_in_good_order(shop: Shop) -> None:
     process = shop.start("worker", "--app", f"{app(shop)}:hf", "--log-format", "json", "--generation", "41")
     try:

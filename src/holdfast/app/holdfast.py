@@ -23,6 +23,7 @@ from holdfast.app.jobs.schedules import Schedules
 from holdfast.app.projectors import Projectors
 from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
+from holdfast.app.worker.environment_check import warn_about_environment
 from holdfast.app.worker.service_manager import ServiceManager
 from holdfast.app.worker.worker_runner import run_worker
 from holdfast.core.encryption import Cipher
@@ -305,6 +306,8 @@ class Holdfast(NoContextManager, Router):
 
     async def _run(self, options: WorkerOptions) -> None:
         stop = asyncio.Event()
+        if not options.suspects:
+            warn_about_environment(self.store)
         parent, service = parent_pid(), ServiceManager.from_environment()
         watching = [
             asyncio.create_task(service.keep_alive()),
@@ -333,6 +336,8 @@ class Holdfast(NoContextManager, Router):
         check_instance("workers", workers, WorkerOptions)
         await self._runtime.registration.prepare()
         stop = asyncio.Event()
+        if workers is not None:
+            warn_about_environment(self.store)
         working = None if workers is None else asyncio.create_task(self.work(workers, stop=stop))
         if working is not None:
             working.add_done_callback(log_if_failed)

@@ -92,8 +92,7 @@ class WorkerSession:
         It uses the lease's connections: a worker that cannot renew its lease must not claim, or it would repeatedly
         start handlers only to stop them. The thread that renews the lease does not keep the process from ending.
         """
-        queues, handlers = list(self._options.queues or ()), self._deps.handlers
-        started_at = time.monotonic()
+        queues, handlers, started_at = list(self._options.queues or ()), self._deps.handlers, time.monotonic()
         row = start_worker(self.id, self._options.generation, queues, sorted(handlers), self._options.lease)
         await Threads.run_once("holdfast-register", self._deps.lease_store.run_sync, row)
         loop = asyncio.get_running_loop()
@@ -107,7 +106,8 @@ class WorkerSession:
         )
         await self._executor.start(self._lease)
         self._lease.start()
-        log.info("worker started", worker=self.id, consumers=consumers_of(queues, handlers), queues=queues or "all")
+        served, store = consumers_of(queues, handlers), self._store.name
+        log.info("worker started", worker=self.id, store=store, consumers=served, queues=queues or "all")
 
     async def run(self) -> None:
         """Works until `stop` is set or the lease is lost; then releases what has not started."""
