@@ -284,6 +284,7 @@ class Holdfast(NoContextManager, Router):
         return GroupHandle(lambda: self._runtime, id)
 
     @names_worker_options
+    @checks_options
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
         check_instance("options", options, WorkerOptions)
@@ -291,6 +292,7 @@ class Holdfast(NoContextManager, Router):
         await run_worker(self, self._runtime, options, stop)
 
     @names_worker_options
+    @checks_options
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
         """Runs a worker until it is interrupted, or with `until_idle` until nothing is due within a minute.
 
@@ -327,6 +329,7 @@ class Holdfast(NoContextManager, Router):
         for worker in self._runtime.notifier.workers:
             worker.stop()
 
+    @checks_options
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: object = None, *, workers: WorkerOptions | None = None) -> AsyncIterator[None]:
         """Opens the store at the start of an application and closes it at the end; with `workers` it also runs a worker.

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from holdfast.core.errors import ReservationLost, UnsupportedConnection
+from holdfast.core.values.arguments import checks_options
 from holdfast.idempotency.engine import IdempotencyEngine
 from holdfast.idempotency.records import StoreResponse
 from holdfast.idempotency.response import stored_response
@@ -49,6 +50,7 @@ class IdempotencyKey:
     def scope(self) -> str | None:
         return None if self._reservation is None else self._reservation.scope
 
+    @checks_options
     async def complete(self, response: R, *, status: int | None = None, conn: Any) -> R:
         """Stores the response in the transaction of `conn` together with the effect. Returns `response`.
 
@@ -111,6 +113,7 @@ class SyncIdempotencyKey:
     def __init__(self, key: IdempotencyKey) -> None:
         self._key = key
 
+    @checks_options
     def complete(self, response: R, *, status: int | None = None, conn: Any) -> R:
         """`IdempotencyKey.complete`, blocking."""
         return self._key._complete_sync(response, status, conn)

@@ -93,12 +93,12 @@ def refuse_option(declaration: str, name: str, known: Iterable[str]) -> NoReturn
     if near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
         hint = f"did you mean {near[0]}=?"
     elif name in _ELSEWHERE:
-        hint = f"{_ELSEWHERE[name]}."
+        hint = _ELSEWHERE[name]
     elif near := difflib.get_close_matches(name, known, n=1):
         hint = f"did you mean {near[0]}=?"
     else:
-        hint = "leave it out."
-    raise ConfigurationError(f"{declaration} has no option {name!r}; {hint} It takes {', '.join(known)}")
+        hint = f"leave it out. It takes {', '.join(known)}"
+    raise ConfigurationError(f"{declaration} has no option {name!r}; {hint}")
 
 
 def refuse_bare(example: str, given: object) -> None:

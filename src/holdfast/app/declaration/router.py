@@ -24,6 +24,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import By, FlowSettings
 from holdfast.core.message import DEFAULT_QUEUE, Message
 from holdfast.core.schedule import Missed, check_schedule
+from holdfast.core.values.arguments import checks_options
 from holdfast.core.values.duration import Duration
 from holdfast.engine.handlers.handler import (
     Handler,
@@ -185,6 +186,7 @@ class Router(Declarations):
 
         return decorate
 
+    @checks_options
     def relay(
         self,
         *events: str | type,
@@ -267,6 +269,7 @@ class Router(Declarations):
 
         return decorate
 
+    @checks_options
     def workflow(self, name: str, /, *, version: int = 1, compatible_with: Sequence[int] = ()) -> Workflow:
         """A workflow: declare its steps with `@workflow.step`, or decorate one function with the workflow itself.
 

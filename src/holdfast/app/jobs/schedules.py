@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.app.jobs.job import Call, Job, Placement
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.values.arguments import checks_options
 from holdfast.core.values.duration import Duration
 from holdfast.engine.handlers.handler import Handler, Kind
 from holdfast.engine.maintenance.cron import Schedule
@@ -35,6 +36,7 @@ class Schedules:
         """The same methods, blocking."""
         return SyncSchedules(self)
 
+    @checks_options
     async def put(
         self,
         name: str,
@@ -162,6 +164,7 @@ class SyncSchedules:
         self,
         name: str,
         *,
+    @checks_options
         job: Job[..., Any] | str,
         args: Call | None = None,
         cron: str | None = None,

@@ -10,6 +10,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
 
+_OF_EVENTS = frozenset({"publish", "publish_many"})
+_OF_JOBS = frozenset({"delay", "run_at"})
+
 
 def requires_conn(function: Callable[P, R]) -> Callable[P, R]:
     """Raises a TypeError with the remedy if the call has no `conn=`."""
@@ -21,7 +24,11 @@ def requires_conn(function: Callable[P, R]) -> Callable[P, R]:
                 f"{function.__qualname__}() needs conn=: pass the open connection or session of your transaction, or "
                 "conn=None to commit in a separate transaction"
             )
-        return function(*args, **named)
+        try:
+            return function(*args, **named)
+        except TypeError:
+            _refuse_options(function, args, named)
+            raise
 
     return call
 
@@ -36,7 +43,11 @@ def requires_own_conn(function: Callable[P, R]) -> Callable[P, R]:
                 f"{function.__qualname__}() needs conn=: pass the open connection or session with which the handler writes its "
                 "effect; if the handler has no effect in the database, return without this call"
             )
-        return function(*args, **named)
+        try:
+            return function(*args, **named)
+        except TypeError:
+            _refuse_options(function, args, named)
+            raise
 
     return call
 
@@ -60,17 +71,39 @@ def requires_options(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, 
 
 
 def checks_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Raises a TypeError with the nearest name for an option that the function does not have."""
-    known = [
-        name for name, one in inspect.signature(function).parameters.items() if one.kind is not one.POSITIONAL_ONLY
-    ]
+    """Raises a TypeError with the nearest name for an option that the function does not have.
+
+    Python's own refusal of the call is replaced, so a correct call costs nothing.
+    """
 
     @wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> R:
-        refuse_unknown(f"{function.__qualname__.removesuffix('.__init__')}()", named, known)
-        return function(*args, **named)
+        try:
+            return function(*args, **named)
+        except TypeError:
+            _refuse_options(function, args, named)
+            raise
 
     return call
+
+
+def _refuse_options(function: Callable[..., object], args: Sequence[object], named: Iterable[str]) -> None:
+    """Raises a TypeError if a call that Python refused has an unknown option; any other TypeError is of the function itself."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return
+    known = [one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY]
+    owner, dot, method = function.__qualname__.removesuffix(".__init__").rpartition(".")
+    if owner == "Router" and args:  # the app itself inherits these methods
+        owner = type(args[0]).__name__
+    name = f"{owner}{dot}{method}()"
+    if method in _OF_EVENTS:
+        for option in _OF_JOBS.intersection(named):
+            raise TypeError(
+                f"{name} has no option {option}=: an event cannot be delayed, only a job; enqueue a job with "
+                f"job.using({option}=...) and publish the event there"
+            ) from None
+    refuse_unknown(name, named, known)
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -83,7 +116,7 @@ def refuse_unknown(name: str, given: Iterable[str], known: Sequence[str]) -> Non
                 if near
                 else f"options: {', '.join(o for o in known if o not in ('self', 'cls'))}"
             )
-            raise TypeError(f"{name} has no option {option}=; {hint}")
+            raise TypeError(f"{name} has no option {option}=; {hint}") from None
 
 
 def requires_init_options(**remedies: str) -> Callable[[type[C]], type[C]]:
