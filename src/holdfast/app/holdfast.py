@@ -26,8 +26,8 @@ from holdfast.app.webhooks import Webhooks
 from holdfast.app.worker.environment_check import warn_about_environment
 from holdfast.app.worker.service_manager import ServiceManager
 from holdfast.app.worker.worker_runner import run_worker
-from holdfast.core.encryption import Cipher
 from holdfast.app.workflows.signal_types import FORCE, check_signal
+from holdfast.core.encryption import Cipher
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.payload import MAX_BYTES, decode
 from holdfast.core.failures.classify import Classifier, Rules
@@ -148,7 +148,7 @@ class Holdfast(NoContextManager, Router):
         if not (dsn := self._dsn or os.environ.get("HOLDFAST_DSN")):
             raise ConfigurationError(
                 "no store is configured; pass Holdfast('sqlite:///app.db') or set HOLDFAST_DSN, for instance to "
-                "postgresql://user@host/database"
+                "postgresql://user@host/database; commands of holdfast also take --dsn"
             )
         return dsn
 

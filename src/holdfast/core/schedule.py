@@ -20,6 +20,7 @@ SHORTEST = timedelta(seconds=1)
 """The shortest interval: schedulers check about once a second."""
 
 _FIELDS = 5
+_NAMES = ("minute", "hour", "day-of-month", "month", "day-of-week")
 _EVERY = "every "
 _MOST = 1000
 _WINDOW = timedelta(hours=1)
@@ -63,11 +64,11 @@ def check_schedule(expression: str, tz: str) -> None:
     """Raises `ConfigurationError` for an expression or a time zone that cannot be read, or that never occurs."""
     if not isinstance(expression, str):
         raise ConfigurationError(f"cron expression is {expression!r}; give five fields, such as '0 7 * * *'")
-    if (fields := len(expression.split())) == _FIELDS + 1:
-        # Other libraries put the seconds first or last: '0 7 * * * 0' would be read as each hour.
+    if (fields := len(expression.split())) != _FIELDS:
+        # Six would be read as seconds first, and other libraries put them last.
         raise ConfigurationError(
-            f"cron expression {expression!r} has {fields} fields; give minute, hour, day, month and weekday, such as "
-            "'0 7 * * *'; for intervals of seconds use hf.schedules.put with every='30s'"
+            f"cron expression {expression!r} has {fields} field{'s' * (fields != 1)}; give minute, hour, day, month and weekday, "
+            "such as '0 7 * * *'; for an interval use hf.schedules.put with every='30s'"
         )
     if next(_times(expression, tz, datetime(2000, 1, 1, tzinfo=UTC)), None) is None:
         raise ConfigurationError(f"cron expression {expression!r} matches no date; check its day and month")
@@ -126,10 +127,17 @@ def _times(expression: str, tz: str, after: datetime) -> Iterator[datetime]:
         times = CronSim(expression, after.astimezone(zone))
     except (CronSimError, ValueError) as error:
         raise ConfigurationError(
-            f"cron expression {expression!r} cannot be read: {error}; give minute, hour, day, month and weekday, such as "
+            f"cron expression {expression!r} cannot be read: {_problem(error, expression)}; give minute, hour, day, month and weekday, such as "
             "'0 7 * * *'"
         ) from None
     return (at.astimezone(UTC) for at in times)
+
+
+def _problem(error: Exception, expression: str) -> str:
+    """The field that cannot be read, with its value: the message has only its name."""
+    name, fields = str(error).removeprefix("Bad "), expression.split()
+    position = _NAMES.index(name) if name in _NAMES else _FIELDS
+    return f"{name} is {fields[position]!r}" if position < len(fields) else str(error)
 
 
 def _zone(tz: str) -> ZoneInfo:

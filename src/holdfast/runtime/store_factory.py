@@ -53,6 +53,10 @@ def check_dsn(dsn: object) -> Path | None:
         raise ConfigurationError(
             f"the DSN is {mask(repr(dsn))}; give text: 'sqlite:///shop.db' or 'postgresql://user@host/database'"
         )
+    if not dsn.strip():
+        raise ConfigurationError(
+            "the DSN is empty; give 'sqlite:///shop.db' or 'postgresql://user@host/database', or leave it out to use HOLDFAST_DSN"
+        )
     scheme = dsn.partition(":")[0]
     if scheme == "sqlite":
         return _sqlite_path(dsn)

@@ -126,6 +126,10 @@ class Schedules:
         return stored.put_schedule(new, actor or self._actor)
 
     def _handler(self, job: Job[..., Any] | str) -> Handler:
+        if callable(job) and not isinstance(job, Job):
+            raise ConfigurationError(
+                f"job= is {getattr(job, '__name__', job)}, which is not a job; decorate it with @hf.job()"
+            )
         name, handlers = _job_name(job), self._runtime().handlers
         jobs = sorted(one.name for one in handlers.values() if one.kind is Kind.JOB)
         handler = None if name is None else handlers.get(name)
@@ -160,11 +164,11 @@ class SyncSchedules:
     def __init__(self, schedules: Schedules) -> None:
         self._schedules = schedules
 
+    @checks_options
     def put(
         self,
         name: str,
         *,
-    @checks_options
         job: Job[..., Any] | str,
         args: Call | None = None,
         cron: str | None = None,

@@ -113,7 +113,9 @@ def enqueue(
         )
     if job not in known and not force:
         names = ", ".join(sorted(known.keys() - patterns.keys())[:20]) or "none yet"
-        raise NotFound("job", job, f"registered: {names}; use force to store it for a later worker")
+        raise NotFound(
+            "job", job, f"registered: {names}; use force (--force on the command line) to store it for a later worker"
+        )
     row = known.get(job)
     queue = queue or (row.queue if row else "default")
     live = yield from transact(live_generation(job, queue))

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any
 
 import orjson
@@ -95,8 +96,10 @@ def put_schedule(
     if job in subscribed:
         raise Refused("schedule", job, "a consumer of events, not a job", "publish its event from a job")
     if job not in known:
-        names = ", ".join(sorted(known - subscribed)[:20]) or "none yet"
-        raise NotFound("job", job, f"registered: {names}; start a worker that declares it first")
+        jobs = sorted(known - subscribed)
+        near = get_close_matches(job, jobs, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"registered: {', '.join(jobs[:20]) or 'none yet'};"
+        raise NotFound("job", job, f"{hint} start a worker that declares it first")
     stored = yield from transact(schedule.put_schedule(new, actor, reason))
     return schedule_state(stored, (yield from redactor()))
 

@@ -10,6 +10,11 @@ from holdfast.core.errors import UnsupportedConnection
 from holdfast.stores.connections.connection import AsyncConnection, Connection, adapt_connection
 from holdfast.stores.protocol import Store
 
+_OPEN = (
+    "pass the open connection or session with which the handler writes its effect; if the handler has no effect in the "
+    "database, return without this call"
+)
+
 
 async def bind(store: Store, conn: Any, call: str) -> AsyncConnection:
     """The caller's async connection, with an open transaction in the store's database.
@@ -38,6 +43,8 @@ def bind_sync(store: Store, conn: Any, call: str) -> Connection:
 
 
 def _adapter(store: Store, conn: Any) -> Connection | AsyncConnection:
+    if conn is None:  # of `ctx.complete`, which cannot commit separately
+        raise UnsupportedConnection("NoneType", _OPEN)
     adapter = adapt_connection(conn)
     if adapter.database != store.dialect.name:
         raise UnsupportedConnection(

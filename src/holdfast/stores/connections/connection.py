@@ -274,10 +274,11 @@ def _instead(modules: set[str], names: set[str]) -> str:
         return "use sqlite3, or SQLAlchemy with sqlite+aiosqlite"
     if "psycopg2" in modules:
         return "use psycopg 3, or psycopg2 through SQLAlchemy or Django"
+    opened = "async with" if names & {"AsyncEngine", "async_sessionmaker"} else "with"
     if names & {"Engine", "AsyncEngine"}:
-        return "an engine has no transaction; use `with engine.begin() as conn:` and pass that conn"
+        return f"an engine has no transaction; use `{opened} engine.begin() as conn:` and pass that conn"
     if names & {"sessionmaker", "async_sessionmaker"}:
-        return "it makes sessions; use `with Session.begin() as session:` and pass that session"
+        return f"it makes sessions; use `{opened} Session.begin() as session:` and pass that session"
     if any(name.endswith("Pool") for name in names):
         return "a pool has no transaction; take a connection out of it, begin a transaction and pass that connection"
     if any(name.endswith("Cursor") for name in names):

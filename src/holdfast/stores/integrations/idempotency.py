@@ -190,7 +190,10 @@ def release_record(scope: str, key: str, actor: str, reason: str | None, *, forc
     found = _found(rows[0])
     if found.progress is not KeyStatus.STARTED and not force:
         raise Refused(
-            "release", f"idempotency key {key!r}", found.progress.value, "add force to let its effect happen again"
+            "release",
+            f"idempotency key {key!r}",
+            found.progress.value,
+            "add force (--force on the command line) to let its effect happen again",
         )
     fence = {"scope": scope, "key": key, "owner": found.owner, "status": found.progress.value}
     if not (yield Query("remove_request", fence)):

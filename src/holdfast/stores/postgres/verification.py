@@ -64,5 +64,5 @@ class Verification:
     def _compare(self, physical: object, found: _Identity, own: _Identity) -> None:
         if found != own:
             where = "this server" if found.server == own.server else "another server"
-            raise WrongDatabase(f"database {found.database!r} of {where}", self._store.name)
+            raise WrongDatabase(f"{found.database!r} of {where}", self._store.name)
         self.verified.add(physical)
