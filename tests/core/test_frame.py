@@ -40,6 +40,21 @@ def test_of_a_chain_the_exception_that_ended_the_run_is_read() -> None:
     assert own_frame(chained) == "/srv/shop/last.py:1 in f1"
 
 
+OURS = ("/srv/venv/lib/python3.12/site-packages/holdfast/engine/execution/runner.py", "/srv/src/holdfast/app/job.py")
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_an_exception_that_holdfast_raised_is_placed_where_its_cause_was_in_the_application(ours: str) -> None:
+    cause = trace("/srv/shop/slow.py", "/usr/lib/python3.11/asyncio/tasks.py", error="asyncio.CancelledError")
+    relation = "\nThe above exception was the direct cause of the following exception:\n\n"
+    assert own_frame(cause + relation + trace(ours, error="HandlerTimeout")) == "/srv/shop/slow.py:1 in f1"
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_a_traceback_that_is_all_of_holdfast_has_no_frame(ours: str) -> None:
+    assert own_frame(trace(ours, ours, error="HandlerTimeout")) is None
+
+
 @pytest.mark.parametrize("text", [None, "", "worker lease expired", 'File "x.py", line 3'])
 def test_a_text_that_is_no_traceback_has_no_frame(text: str | None) -> None:
     assert own_frame(text) is None

@@ -10,26 +10,33 @@ _FOREIGN = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3?(?:\.\d+)?[/\\]|[/\\]Python3\d+[/\\]Lib[/\\]|^<"
     r"|[/\\]src[/\\]holdfast[/\\]"
 )
+_OURS = re.compile(r"[/\\](?:site-packages|dist-packages|src)[/\\]holdfast[/\\]")
 
 
 def own_frame(trace: str | None) -> str | None:
     """Return `file:line in function` of the innermost frame outside installed packages and the standard library.
 
-    Without such a frame it returns the innermost one; for text that is not a traceback it returns None. It reads the
-    last traceback of a chain, which is the exception that ended the run.
+    It reads the last traceback of a chain, which is the exception that ended the run, then those of its causes. Without such
+    a frame it returns the innermost one that is not of Holdfast, if any; for text that is not a traceback it returns None.
 
     >>> own_frame('Traceback (most recent call last):\\n  File "/srv/shop/mail.py", line 7, in send\\nValueError')
     '/srv/shop/mail.py:7 in send'
     """
     if not trace:
         return None
-    last = trace.rfind("Traceback (most recent call last):")
-    frames = list(_FRAME.finditer(trace, max(last, 0)))
-    if not frames:
+    last = max(trace.rfind("Traceback (most recent call last):"), 0)
+    # Of the last traceback, else of the cause: an exception that Holdfast raises, such as HandlerTimeout, has only our frames.
+    own = _innermost(trace, last, len(trace), _FOREIGN) or _innermost(trace, 0, last, _FOREIGN)
+    own = own or _innermost(trace, last, len(trace), _OURS)
+    if own is None:
         return None
-    own = next((frame for frame in reversed(frames) if not _FOREIGN.search(frame["file"])), frames[-1])
     name = f" in {own['name']}" if own["name"] else ""
     return f"{own['file']}:{own['line']}{name}"
+
+
+def _innermost(trace: str, start: int, end: int, omitted: re.Pattern[str]) -> re.Match[str] | None:
+    frames = reversed(list(_FRAME.finditer(trace, start, end)))
+    return next((frame for frame in frames if not omitted.search(frame["file"])), None)
 
 
 def application_frames(trace: TracebackType | None) -> TracebackType | None:
