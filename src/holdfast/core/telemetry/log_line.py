@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.core.failures.frame import own_frame
-from holdfast.core.values.text import printable, safe_str
+from holdfast.core.values.text import printable, safe_str, truncated
 
 _ERROR = 300
 _VALUE = 200
@@ -76,4 +76,4 @@ def _frame(fields: Mapping[str, object]) -> str | None:
 
 def _shown(value: object, most: int = _VALUE) -> str:
     text = printable(value if isinstance(value, str) else safe_str(value)).replace("\n", "\\n").replace("\t", " ")
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return truncated(text, most)

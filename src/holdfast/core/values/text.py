@@ -61,6 +61,15 @@ def type_name(cls: type) -> str:
     return sanitize(printable(name if module in ("builtins", "") else f"{module}.{name}"), 300)
 
 
+def truncated(text: str, limit: int) -> str:
+    """Return at most `limit` characters; a text that is cut ends with an ellipsis.
+
+    >>> truncated("does not fit", 8)
+    'does no…'
+    """
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 def _shortened(text: str, limit: int) -> str:
     room = limit - len(_cut_note(len(text)))
     if room < 30:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core.values.bounded_count import total
 from holdfast.core.values.duration import format_duration
+from holdfast.core.values.text import truncated
 from holdfast.ops.doctor.checks import Facts, Finding, Level, many_deliveries
 from holdfast.stores.queries.query import FailureGroup
 from holdfast.stores.queries.throughput import Retrying
@@ -91,7 +92,7 @@ def _old(facts: Facts) -> Iterator[Finding]:
 
 
 def _error(group: FailureGroup) -> str:
-    error = " ".join((group.last_error or "").split())[:120]
+    error = truncated(" ".join((group.last_error or "").split()), 120)
     frame = f" at {group.frame}" if group.frame else ""
     return f"{group.error_type or 'error'}: {error}{frame}"
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from holdfast.core.values.duration import format_duration
+from holdfast.core.values.text import truncated
 from holdfast.ops.doctor.checks import Finding, Level
 from holdfast.stores.workflows.stalled_run import BlockedStep, IdleRun, StalledRuns, UnsentSignal, UnservedRun
 
@@ -71,7 +72,7 @@ def _names(names: Iterator[str]) -> str:
 
 
 def _text(error: str | None) -> str:
-    return " ".join((error or "no error was recorded").split())[:120]
+    return truncated(" ".join((error or "no error was recorded").split()), 120)
 
 
 def _age(at: datetime, now: datetime) -> str:

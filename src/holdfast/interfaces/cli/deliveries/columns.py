@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from holdfast.core.message import Message
+from holdfast.core.values.text import truncated
 from holdfast.interfaces.cli.output import status_style
 from holdfast.interfaces.cli.table import Column, time_column
 from holdfast.interfaces.presentation.deliveries import attempts, state
@@ -53,5 +54,5 @@ def message_columns(now: datetime) -> list[Column[Message]]:
         Column("SOURCE", lambda one: one.source),
         Column("KEY", lambda one: one.key or ""),
         time_column("PUBLISHED", lambda one: one.occurred_at, now),
-        Column("PAYLOAD", lambda one: one_line(stored_text(one.payload)[:200]), loose=True),
+        Column("PAYLOAD", lambda one: one_line(truncated(stored_text(one.payload), 200)), loose=True),
     ]

@@ -162,9 +162,9 @@ def _run(run: Run, now: datetime) -> list[Part]:
     took = "" if run.started_at is None else f", took {_seconds(run)}"
     deploy = "" if run.generation is None else f", generation {run.generation}"
     if run.error is not None:
-        error = f": {one_line(run.error)[:160]}"
+        error = f": {truncated(one_line(run.error), 160)}"
     else:
-        error = f": {one_line(dumps(run.detail))[:160]}" if run.detail else ""
+        error = f": {truncated(one_line(dumps(run.detail)), 160)}" if run.detail else ""
     style = status_style("delivered") if run.outcome in ("succeeded", "deliver") else status_style("failed")
     return [
         (f"  run {run.attempt} ", ""),

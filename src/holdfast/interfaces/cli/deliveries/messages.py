@@ -6,10 +6,11 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import NotFound
+from holdfast.core.values.text import truncated
 from holdfast.interfaces.cli.deliveries.columns import delivery_columns, message_columns
 from holdfast.interfaces.cli.filters import ID, TIME, page_options
-from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
 from holdfast.interfaces.cli.next_command import with_store
+from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.presentation.deliveries import state
 from holdfast.interfaces.presentation.formatting import moment, one_line, printable, stored_text
@@ -89,7 +90,7 @@ def trace(request_id: str, limit: int, after: UUID | None) -> None:
             row = followed.listed.delivery
             click.echo(f"  {row.consumer}: {state(followed.listed).replace('_', ' ')}, delivery {row.id}")
             for run in followed.runs:
-                error = f": {one_line(run.error)[:160]}" if run.error else ""
+                error = f": {truncated(one_line(run.error), 160)}" if run.error else ""
                 when, outcome = moment(run.completed_at, now), run.outcome.replace("_", " ")
                 click.echo(f"    run {run.attempt} {outcome}, {when} on {printable(run.worker)}{error}")
         if step.more:

@@ -9,12 +9,13 @@ import click
 
 from holdfast.core.errors import InvalidPayload
 from holdfast.core.events import payload
+from holdfast.core.values.text import truncated
 from holdfast.interfaces.cli.actions import REASON, add_actions
 from holdfast.interfaces.cli.deliveries.publish import print_published, read_json
 from holdfast.interfaces.cli.filters import DURATION, ID, TIME, page_options
 from holdfast.interfaces.cli.handlers.resources import add_list
-from holdfast.interfaces.cli.output import console, note, print_table, show_json, show_value, status_style
 from holdfast.interfaces.cli.next_command import next_command
+from holdfast.interfaces.cli.output import console, note, print_table, show_json, show_value, status_style
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column, time_column
 from holdfast.interfaces.presentation.actions import RUNS
@@ -214,7 +215,7 @@ def _print_timeline(detail: WorkflowRunDetail) -> None:
     if len(events) > _EVENTS:
         console().print(f"  {len(events) - _EVENTS} older events: --format json shows all", style="dim")
     for event in events[-_EVENTS:]:
-        text = f", {one_line(event.text)[:160]}" if event.text else ""
+        text = f", {truncated(one_line(event.text), 160)}" if event.text else ""
         console().print(f"  {_millisecond(event.at)}  {printable(event.title)}{text}", soft_wrap=True)
 
 
