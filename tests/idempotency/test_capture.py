@@ -12,6 +12,10 @@ from holdfast.idempotency.engine import IdempotencyEngine, IdempotencyOptions
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import ReadRecord, ReleaseKey, Step, StoreResponse, run_flow_sync
 from holdfast.stores.integrations.idempotency import KeyStatus, Reservation, StoredRecord, StoredResponse
+from tests.support.apps import log
+from tests.support.worker import Log, logged
+
+__all__ = ["log"]
 
 HOLD, SETTLE, FORWARD = CaptureAction.HOLD, CaptureAction.SETTLE, CaptureAction.FORWARD
 RESERVATION = Reservation("tenant", "key", "hash", "owner")
@@ -139,12 +143,17 @@ def test_a_completed_response_replaces_the_body_once_it_is_committed() -> None:
     assert not case.records.stored
 
 
-def test_a_completed_response_that_was_not_committed_releases_the_key() -> None:
+def test_a_completed_response_that_was_not_committed_releases_the_key_and_is_logged(log: Log) -> None:
     case = started(Case(Records(record(KeyStatus.STARTED)), StoredResponse(200, (), b"done")))
     assert case.settle()
+    (warning,) = logged(log, "request not committed")
+    assert (warning["log_level"], warning["scope"], warning["key"]) == ("warning", "tenant", "key")
+    assert "commit it before the request ends" in warning["hint"]
     assert case.records.is_released
     assert case.capture.replacement is not None
     assert case.capture.replacement.status == 500
+    assert b"was not committed" in (case.capture.replacement.body or b"")
+    assert b"did not run" not in (case.capture.replacement.body or b"")
 
 
 def test_whether_it_was_committed_is_unknown_without_the_records() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 
 from holdfast.core.errors import ReservationLost, StoreError
-from holdfast.idempotency.engine import IdempotencyEngine, uncommitted, unknown
+from holdfast.idempotency.engine import IdempotencyEngine, unknown
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import Flow
 from holdfast.idempotency.response import kept_headers, merge_headers
@@ -96,8 +96,7 @@ class ResponseCapture:
                 headers = merge_headers(self._headers, completed)
                 self.replacement = StoredResponse(completed.status, headers, completed.body)
             elif has_returned:
-                yield from engine.abandon(reservation)
-                self.replacement = uncommitted()
+                self.replacement = yield from engine.uncommitted(reservation)
             else:
                 self._uncommitted = completed
                 return False

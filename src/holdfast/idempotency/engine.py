@@ -229,6 +229,24 @@ class IdempotencyEngine:
         except StoreError:
             return unknown()
 
+    def uncommitted(self, reservation: Reservation) -> Flow[StoredResponse]:
+        """The response if the application completed the request but did not commit; releases its key."""
+        log.warning(
+            "request not committed",
+            scope=reservation.scope,
+            key=reservation.key,
+            path=reservation.path,
+            hint="the request called complete(..., conn=...) and its transaction was not committed; commit it before the "
+            "request ends, for example with `async with session.begin():`",
+        )
+        yield from self.abandon(reservation)
+        return problem(
+            500,
+            "idempotent-request-not-committed",
+            "The effect of this request was not committed",
+            "What it wrote in its transaction was not stored. Retry with the same key.",
+        )
+
     def abandon(self, reservation: Reservation) -> Flow[None]:
         """Releases the key after a failure: the same request may use it again."""
         self.renewal.end(reservation)
@@ -287,16 +305,6 @@ def unreadable_response() -> StoredResponse:
         "This request has already run",
         "Its response is stored and cannot be read at present. It did not run again: retry later with the same key.",
         retry_after=30,
-    )
-
-
-def uncommitted() -> StoredResponse:
-    """The response if the application completed the request but did not commit."""
-    return problem(
-        500,
-        "idempotent-request-not-committed",
-        "The request did not run",
-        "Its transaction was not committed. Retry with the same key.",
     )
 
 
