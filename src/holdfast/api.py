@@ -1,4 +1,4 @@
-"""The HTTP API: `api.mount("/holdfast", holdfast.api.api(hf))`. It needs `pip install holdfast[console]`."""
+"""The HTTP API: `api.mount("/holdfast", holdfast.api.api(hf))`. It needs `pip install 'holdfast[console]'`."""
 
 from holdfast.core.errors import ConfigurationError
 
@@ -8,7 +8,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name != "starlette":
         raise
-    raise ConfigurationError("the HTTP API needs starlette; run `pip install holdfast[console]`") from missing
+    raise ConfigurationError("the HTTP API needs starlette; run `pip install 'holdfast[console]'`") from missing
 from holdfast.stores.admin.token import Scope
 
 __all__ = ["Caller", "Scope", "api"]

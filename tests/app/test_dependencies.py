@@ -1,6 +1,8 @@
 """What is installed with Holdfast: nothing with a known advisory, and nothing unused."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -49,3 +51,30 @@ def test_everything_that_is_installed_is_used() -> None:
     )
     names = {IMPORTED_AS.get(one.name, one.name) for one in GIVEN} - INDIRECT
     assert names - imported == set()
+
+
+def test_a_message_about_a_missing_extra_has_the_quoted_command() -> None:
+    named, commands = 0, []
+    for path in (ROOT / "src").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        named += len(re.findall(r"needs [^\n]*holdfast\[", text))
+        commands += [f"{path.name}: {found}" for found in re.findall(r"install [^\n`]{0,3}holdfast\[[^`\n]*", text)]
+    assert named > 10, "the source was not read"
+    # Without quotes, zsh reads the brackets as a pattern.
+    assert [one for one in commands if not re.search(r": install 'holdfast\[(\w+|\{self\.adapter\})\]'$", one)] == []
+
+
+def test_begin_immediate_without_sqlalchemy_names_the_extra() -> None:
+    program = """
+import sys
+sys.modules["sqlalchemy"] = None
+from holdfast import ConfigurationError, begin_immediate
+try:
+    begin_immediate(object())
+except ConfigurationError as error:
+    print(error)
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert shown.stdout == "begin_immediate() needs SQLAlchemy; run `pip install 'holdfast[sqlalchemy]'`\n", (
+        shown.stderr
+    )

@@ -447,7 +447,7 @@ def test_missing_settings_are_named_without_secrets(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigurationError, match="no group"):
         kafka.topic("payments", servers="h:1").open("w1")
     monkeypatch.setitem(__import__("sys").modules, "confluent_kafka", None)
-    with pytest.raises(ConfigurationError, match=r"pip install holdfast\[kafka\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[kafka\]'"):
         secret.open()
 
 

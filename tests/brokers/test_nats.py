@@ -521,7 +521,7 @@ async def test_settings_that_lose_records_have_a_warning(
 
 async def test_without_its_client_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nats", None)
-    with pytest.raises(ConfigurationError, match=r"pip install holdfast\[nats\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[nats\]'"):
         await nats.stream("PAY", servers="nats://127.0.0.1:1").durability_warnings()
 
 

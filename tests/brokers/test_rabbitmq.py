@@ -287,7 +287,7 @@ async def test_errors_name_the_problem_without_passwords(server: RabbitMQ, monke
     with pytest.raises(ConfigurationError, match="1 to 65535"):
         rabbitmq.queue("q", prefetch=0)
     monkeypatch.setitem(__import__("sys").modules, "aiormq", None)
-    with pytest.raises(ConfigurationError, match=r"pip install holdfast\[rabbitmq\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[rabbitmq\]'"):
         await send(refused, [])
 
 

@@ -32,7 +32,7 @@ def test_without_its_extra_it_says_what_to_install(name: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", BLOCKED.format(name=name) + "import holdfast.console"], capture_output=True, text=True
     )
-    assert "pip install holdfast[console]" in ended.stderr
+    assert "pip install 'holdfast[console]'" in ended.stderr
 
 
 def test_the_commands_help_needs_no_extra() -> None:

@@ -479,7 +479,7 @@ except ConfigurationError as error:
     print(error)
 """
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert shown.stdout == "sending webhooks needs an HTTP client; install holdfast[http]\n", shown.stderr
+    assert shown.stdout == "sending webhooks needs an HTTP client; run `pip install 'holdfast[http]'`\n", shown.stderr
 
 
 @pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)

@@ -53,7 +53,7 @@ class BrokerEndpoint:
     def _module(self, name: str) -> Any:
         if find_spec(self.client) is None:
             raise ConfigurationError(
-                f"{self.name} needs the package {self.client}; pip install holdfast[{self.adapter}]"
+                f"{self.name} needs the package {self.client}; run `pip install 'holdfast[{self.adapter}]'`"
             )
         return import_module(f"holdfast.brokers.{self.adapter}.{name}")
 

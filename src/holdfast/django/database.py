@@ -57,5 +57,5 @@ def _libpq_options() -> set[str]:
     try:
         from psycopg import pq
     except ImportError as error:
-        raise ConfigurationError("PostgreSQL needs a driver; install holdfast[postgres]") from error
+        raise ConfigurationError("PostgreSQL needs a driver; run `pip install 'holdfast[postgres]'`") from error
     return {option.keyword.decode() for option in pq.Conninfo.get_defaults()}

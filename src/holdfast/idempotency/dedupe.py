@@ -61,7 +61,9 @@ class RedisDedupe:
             from redis.asyncio import Redis
             from redis.exceptions import RedisError
         except ImportError as error:
-            raise ConfigurationError("RedisDedupe needs the redis driver; install holdfast[redis]") from error
+            raise ConfigurationError(
+                "RedisDedupe needs the redis driver; run `pip install 'holdfast[redis]'`"
+            ) from error
         self._redis: Any = Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
         self._error = RedisError
         self._prefix = prefix

@@ -28,7 +28,9 @@ try:
     from django.db import connections
     from django.http import HttpResponse
 except ImportError as error:
-    raise ConfigurationError("holdfast.idempotency.django needs Django; install holdfast[django]") from error
+    raise ConfigurationError(
+        "holdfast.idempotency.django needs Django; run `pip install 'holdfast[django]'`"
+    ) from error
 
 P = ParamSpec("P")
 View = Callable[Concatenate[Any, P], Any]

@@ -26,7 +26,7 @@ try:
     from flask import Response, current_app, g, make_response, request
     from werkzeug.exceptions import RequestEntityTooLarge
 except ImportError as error:
-    raise ConfigurationError("holdfast.idempotency.flask needs Flask; install flask") from error
+    raise ConfigurationError("holdfast.idempotency.flask needs Flask; run `pip install 'holdfast[flask]'`") from error
 
 P = ParamSpec("P")
 

@@ -86,7 +86,9 @@ class RedisRecords:
             from redis.asyncio import Redis as AsyncRedis
             from redis.exceptions import RedisError
         except ImportError as error:
-            raise ConfigurationError("idempotency in Redis needs the redis driver; install holdfast[redis]") from error
+            raise ConfigurationError(
+                "idempotency in Redis needs the redis driver; run `pip install 'holdfast[redis]'`"
+            ) from error
         limits: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
         self._async_client: Any = AsyncRedis.from_url(url, **limits)
         self._sync_client: Any = Redis.from_url(url, **limits)

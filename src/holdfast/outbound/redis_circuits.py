@@ -41,7 +41,9 @@ class RedisCircuits:
             import redis
             import redis.asyncio
         except ImportError as error:
-            raise ConfigurationError("RedisCircuits needs the redis driver; install holdfast[redis]") from error
+            raise ConfigurationError(
+                "RedisCircuits needs the redis driver; run `pip install 'holdfast[redis]'`"
+            ) from error
         bounds: dict[str, Any] = {"socket_timeout": 2, "socket_connect_timeout": 2}
         self._redis: Any = redis.asyncio.Redis.from_url(url, **bounds)
         self._redis_sync: Any = redis.Redis.from_url(url, **bounds)

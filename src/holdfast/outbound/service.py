@@ -157,7 +157,9 @@ class Service:
         try:
             import httpx2
         except ImportError as error:
-            raise ConfigurationError("a service client needs an HTTP client; install holdfast[http]") from error
+            raise ConfigurationError(
+                "a service client needs an HTTP client; run `pip install 'holdfast[http]'`"
+            ) from error
         url = httpx2.URL(base_url)
         if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
             raise ConfigurationError(

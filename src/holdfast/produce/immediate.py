@@ -59,8 +59,12 @@ def begin_immediate(engine: "Engine | AsyncEngine") -> None:
         >>> engine = create_engine("sqlite:///shop.db")
         >>> begin_immediate(engine)
     """
-    from sqlalchemy import event
-
+    try:
+        from sqlalchemy import event
+    except ImportError as error:
+        raise ConfigurationError(
+            "begin_immediate() needs SQLAlchemy; run `pip install 'holdfast[sqlalchemy]'`"
+        ) from error
     chosen: Engine = getattr(engine, "sync_engine", None) or engine  # type: ignore[assignment]
     if chosen.dialect.name != "sqlite":
         raise ConfigurationError(f"begin_immediate() is for SQLite, and this engine uses {chosen.dialect.name}")

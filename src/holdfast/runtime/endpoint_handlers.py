@@ -92,7 +92,9 @@ class EndpointHandlers:
         if found and find_spec("httpcore2") is None:
             if not self._due:
                 log.error(
-                    "webhook client missing", endpoints=len(found), hint="install holdfast[http] to send webhooks"
+                    "webhook client missing",
+                    endpoints=len(found),
+                    hint="to send webhooks, run `pip install 'holdfast[http]'`",
                 )
             found = []
         self._known = {endpoint.consumer: endpoint for endpoint in found}

@@ -36,7 +36,7 @@ def open_store(
     try:
         from holdfast.stores.postgres.store import PostgresStore
     except ImportError as error:
-        raise ConfigurationError("PostgreSQL needs a driver; install holdfast[postgres]") from error
+        raise ConfigurationError("PostgreSQL needs a driver; run `pip install 'holdfast[postgres]'`") from error
     return PostgresStore(dsn, schema, application_name=role, pool_size=pool_size, patience=patience)
 
 

@@ -48,7 +48,7 @@ class WebhookSender:
 
     def __init__(self, options: WebhookOptions) -> None:
         if http is None:
-            raise ConfigurationError("sending webhooks needs an HTTP client; install holdfast[http]")
+            raise ConfigurationError("sending webhooks needs an HTTP client; run `pip install 'holdfast[http]'`")
         self._options = options
         self._networks = check_networks(options.allow_networks)
         self._resolver = Resolver(self._networks)

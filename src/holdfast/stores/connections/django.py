@@ -53,7 +53,7 @@ def django_connection(alias: str) -> Any:
         from django.utils.connection import ConnectionDoesNotExist
     except ImportError as error:
         raise UnsupportedConnection(
-            f"str {alias!r}", "a Django alias needs Django; install holdfast[django]"
+            f"str {alias!r}", "a Django alias needs Django; run `pip install 'holdfast[django]'`"
         ) from error
     try:
         return connections[alias]

@@ -28,7 +28,9 @@ class AesGcm:
             from cryptography.exceptions import InvalidTag
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError as error:
-            raise ConfigurationError("AesGcm needs the package cryptography; install holdfast[cipher]") from error
+            raise ConfigurationError(
+                "AesGcm needs the package cryptography; run `pip install 'holdfast[cipher]'`"
+            ) from error
         if not isinstance(keys, Mapping) or not keys:
             raise ConfigurationError(
                 f"keys is of type {type(keys).__name__}; give a dict from key ids to keys, with at least one"

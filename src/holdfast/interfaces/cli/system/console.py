@@ -37,7 +37,7 @@ def cli(host: str, port: int, read_only: bool, auth: str) -> ExitCode:
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigurationError(f"the console requires {', '.join(missing)}; run `pip install holdfast[console]`")
+        raise ConfigurationError(f"the console requires {', '.join(missing)}; run `pip install 'holdfast[console]'`")
     from holdfast.interfaces.cli.logs import configure_logs
     from holdfast.interfaces.server.standalone import Auth, open_port, serve, standalone
     from holdfast.ops.service import Operations

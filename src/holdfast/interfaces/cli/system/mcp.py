@@ -23,7 +23,7 @@ def cli(allow_actions: bool, read_only: bool) -> None:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
         raise ConfigurationError(
-            "holdfast mcp requires the Model Context Protocol SDK; run `pip install holdfast[mcp]`"
+            "holdfast mcp requires the Model Context Protocol SDK; run `pip install 'holdfast[mcp]'`"
         ) from None
     from holdfast.ops.service import Operations
 
