@@ -150,14 +150,21 @@ async def test_refusals_of_a_flood_fill_neither_the_audit_nor_the_log(client_as:
     assert Counter(one.actor for one in await ops.audit(limit=100)) == {"ada": 60}, "strangers are not audited"
 
 
-@pytest.mark.parametrize("answer", [42, ("ada",), ("ada", "king"), ("", "admin"), " "])
-async def test_an_invalid_actor_opens_nothing(ops: Operations, answer: object) -> None:
+@pytest.mark.parametrize("answer", [42, True, ("ada",), ("ada", "king"), ("", "admin"), " "])
+async def test_an_invalid_actor_opens_nothing_and_is_logged_for_its_developer(answer: object) -> None:
     from starlette.requests import Request
 
     from holdfast.interfaces.console.user import identify
 
-    with pytest.raises(ConfigurationError):
+    with capture_logs() as logged, pytest.raises(ConfigurationError) as refused:
         await identify(lambda _: answer, Request({"type": "http"}))  # type: ignore[arg-type,return-value]
+    (warning,) = logged
+    assert (warning["event"], warning["log_level"], warning["error"]) == (
+        "console actor invalid",
+        "warning",
+        str(refused.value),
+    )
+    assert "king" not in str(answer) or "the role 'king'; the roles are viewer, operator, admin" in warning["error"]
 
 
 async def test_an_actor_may_be_async_and_a_bare_name_is_a_viewer(ops: Operations) -> None:

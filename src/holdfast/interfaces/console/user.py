@@ -9,9 +9,12 @@ from typing import TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.values.text import sanitize
 from holdfast.stores.admin.token import Scope
+
+log = get_logger("holdfast.console")
 
 
 class Role(StrEnum):
@@ -59,14 +62,20 @@ async def identify(actor: Identify, request: Request) -> User | Response | None:
         case (str(name), str(role)):
             return _checked_user(name, role)
         case _:
-            raise ConfigurationError(
+            raise _invalid(
                 f"actor returned {type(result).__name__}; return a name and a role, such as ('ada', 'operator'), or None"
             )
 
 
 def _checked_user(name: str, role: str) -> User:
     if role not in set(Role):
-        raise ConfigurationError(f"actor returned the role {role!r}; the roles are {', '.join(Role)}")
+        raise _invalid(f"actor returned the role {role!r}; the roles are {', '.join(Role)}")
     if not name.strip():
-        raise ConfigurationError("actor returned an empty name; return the name for the audit log")
+        raise _invalid("actor returned an empty name; return the name for the audit log")
     return User(sanitize(name.strip(), 200), Role(role))
+
+
+def _invalid(problem: str) -> ConfigurationError:
+    """The error for the page, also logged: the developer of the function may not see the page."""
+    log.warning("console actor invalid", error=problem)
+    return ConfigurationError(problem)
