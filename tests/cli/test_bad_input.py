@@ -428,6 +428,14 @@ def test_a_misspelled_command_is_refused_with_the_nearest_one(shop: Shop) -> Non
     assert shop.run("xyzzy").stderr == "error: no such command 'xyzzy'; see `holdfast --help`\n"
 
 
+def test_an_unknown_job_is_refused_with_the_nearest_one_or_with_the_option_that_stores_it(shop: Shop) -> None:
+    refused = shop.run("schedules", "put", "mail:7", "mial", "--every", "1h")
+    assert "did you mean mail? start a worker that declares it first" in refused.stderr
+    refused = shop.run("enqueue", "nope", "{}")
+    assert "use force (--force on the command line) to store it for a later worker" in refused.stderr
+    assert shop.run("enqueue", "nope", "{}", "--force").exit_code == 0
+
+
 def test_a_filter_by_a_consumer_that_does_not_exist_says_so(shop: Shop) -> None:
     refused = shop.run("replay", "--consumer", "biling", "--yes", "--reason", "x")
     assert (

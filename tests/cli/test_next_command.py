@@ -10,7 +10,7 @@ from holdfast.interfaces.cli.next_command import next_command, with_store
 from holdfast.interfaces.cli.settings import Settings
 from tests.cli.conftest import Shop
 
-FROM_OPTION = {"HOLDFAST_DSN": None}
+FROM_OPTION: dict[str, str | None] = {"HOLDFAST_DSN": None}
 
 
 @pytest.mark.parametrize("command", ["dlq groups", "dlq show", "doctor"])
@@ -60,3 +60,11 @@ def test_a_command_without_a_store_and_a_given_option_stay(tmp_path: Path) -> No
     for line in ("holdfast worker --app module:attribute", "holdfast dlq --help", "holdfast version"):
         assert next_command(line, settings) == line
     assert next_command("holdfast doctor --app other:hf", settings).count("--app") == 1
+
+
+def test_a_part_of_an_id_leads_to_the_search_that_completes_it(shop: Shop) -> None:
+    id = str(shop.dead[0])
+    refused = shop.run("deliveries", "show", id[:13])
+    assert f"`holdfast search {id[:13]}` lists the ids that begin with it" in refused.stderr
+    assert id in shop.run("search", id[:13]).stdout
+    assert "holdfast search" not in shop.run("deliveries", "show", "nonsense").stderr

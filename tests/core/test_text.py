@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.values.text import safe_repr, safe_str, sanitize, storable, type_name
+from holdfast.core.values.text import safe_repr, safe_str, sanitize, storable, truncated, type_name
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,11 @@ from holdfast.core.values.text import safe_repr, safe_str, sanitize, storable, t
 )
 def test_what_cannot_be_stored_is_replaced_visibly(text: str, clean: str) -> None:
     assert sanitize(text, 100) == clean
+
+
+@pytest.mark.parametrize(("text", "shown"), [("", ""), ("12345", "12345"), ("123456", "1234…")])
+def test_a_text_that_is_cut_ends_with_an_ellipsis(text: str, shown: str) -> None:
+    assert truncated(text, 5) == shown
 
 
 def test_long_text_keeps_its_head_and_tail_and_says_what_was_cut() -> None:

@@ -1,8 +1,10 @@
 """Filter options of the command line, and the parameter types for ids, times and durations."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from uuid import UUID
 
 import click
 
@@ -13,6 +15,8 @@ from holdfast.interfaces.presentation.filters import STATES, parse_id, parse_jso
 from holdfast.stores.queries.query import MAX_PAGE
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_ID_PART = re.compile(r"[0-9a-f]{6,31}")
 
 
 class ParsedType(click.ParamType):  # type: ignore[type-arg]
@@ -28,7 +32,16 @@ class ParsedType(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
-ID = ParsedType("id", parse_id)
+def _parse_id(text: str) -> UUID:
+    try:
+        return parse_id(text)
+    except ConfigurationError as error:
+        if _ID_PART.fullmatch(text.lower().replace("-", "")) is None:
+            raise
+        raise ConfigurationError(f"{error}; `holdfast search {text}` lists the ids that begin with it") from None
+
+
+ID = ParsedType("id", _parse_id)
 JSON = ParsedType("json", parse_json)
 DURATION = ParsedType("duration", to_timedelta)
 SIZE = ParsedType("size", parse_size)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 
+from holdfast.core.delivery import Status
 from holdfast.core.message import Message
 from holdfast.core.values.text import truncated
 from holdfast.interfaces.cli.output import status_style
@@ -31,7 +32,7 @@ def delivery_columns(now: datetime) -> list[Column[DeliverySummary]]:
         Column("TYPE", lambda one: one.type),
         Column("WHEN", lambda one: when(one, now), longer=lambda one: when(one, now, clock)),
         Column("RUNS", attempts, right=True),
-        Column("ERROR", lambda one: one_line(one.delivery.last_error), loose=True),
+        Column("ERROR", lambda one: "" if one.delivery.status is Status.DELIVERED else _error(one), loose=True),
     ]
 
 
@@ -43,8 +44,14 @@ def dead_letter_columns(now: datetime) -> list[Column[DeliverySummary]]:
         Column("FAILED", lambda one: when(one, now), longer=lambda one: when(one, now, clock)),
         Column("RUNS", attempts, right=True),
         Column("GROUP", lambda one: one.delivery.fingerprint or ""),
-        Column("ERROR", lambda one: one_line(f"{one.delivery.error_type}: {one.delivery.last_error}"), loose=True),
+        Column("ERROR", _error, loose=True),
     ]
+
+
+def _error(listed: DeliverySummary) -> str:
+    """The class and the message of the last error: a message such as `'2026-11'` says nothing alone."""
+    row = listed.delivery
+    return one_line(": ".join(part for part in (row.error_type, row.last_error) if part))
 
 
 def message_columns(now: datetime) -> list[Column[Message]]:
