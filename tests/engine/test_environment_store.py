@@ -1,5 +1,7 @@
 """A worker whose app has its own store says that HOLDFAST_DSN names another one."""
 
+from pathlib import Path
+
 import pytest
 
 from holdfast import Holdfast, WorkerOptions
@@ -43,13 +45,12 @@ async def test_an_embedded_worker_warns_and_an_application_without_a_worker_does
 
 
 @SQLITE
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("given", ["", "same", "same file"])
 def test_the_same_store_or_none_in_the_environment_is_no_warning(
-    hf: Holdfast, log: Log, monkeypatch: pytest.MonkeyPatch, same: bool
+    hf: Holdfast, log: Log, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
-    if same:
-        monkeypatch.setenv("HOLDFAST_DSN", hf.dsn)
-    else:
-        monkeypatch.delenv("HOLDFAST_DSN", raising=False)
+    path = Path(hf.dsn.removeprefix("sqlite:///"))
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("HOLDFAST_DSN", {"": "", "same": hf.dsn, "same file": f"sqlite:///{path.name}"}[given])
     warn_about_environment(hf.store)
     assert logged(log, "environment store ignored") == []

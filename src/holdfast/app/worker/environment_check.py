@@ -5,7 +5,7 @@ import os
 from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.redaction.mask import mask
-from holdfast.runtime.store_factory import open_store
+from holdfast.runtime.store_factory import is_embedded, open_store
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.worker")
@@ -14,7 +14,7 @@ log = get_logger("holdfast.worker")
 def warn_about_environment(store: Store) -> None:
     """Logs a warning if HOLDFAST_DSN names another store: this worker uses its app's, the operator commands that one."""
     given = os.environ.get("HOLDFAST_DSN")
-    if not given or (named := _name(given)) == store.name:
+    if not given or (named := _other(given, store)) is None:
         return
     log.warning(
         "environment store ignored",
@@ -25,9 +25,12 @@ def warn_about_environment(store: Store) -> None:
     )
 
 
-def _name(dsn: str) -> str:
-    """The store of a DSN without user and password, as the store itself shows it. Nothing is connected."""
+def _other(dsn: str, store: Store) -> str | None:
+    """The store of a DSN without user and password, or None if it is the given one. Nothing is connected."""
     try:
-        return open_store(dsn).name
+        named = open_store(dsn)
     except ConfigurationError:
         return mask(dsn)
+    if is_embedded(named) and is_embedded(store) and named.path == store.path:
+        return None
+    return None if named.name == store.name else named.name
