@@ -151,7 +151,7 @@ async def test_refusals_of_a_flood_fill_neither_the_audit_nor_the_log(client_as:
 
 
 @pytest.mark.parametrize("answer", [42, True, ("ada",), ("ada", "king"), ("", "admin"), " "])
-async def test_an_invalid_actor_opens_nothing_and_is_logged_for_its_developer(answer: object) -> None:
+async def test_an_invalid_actor_opens_nothing_and_is_logged_for_its_developer(ops: Operations, answer: object) -> None:
     from starlette.requests import Request
 
     from holdfast.interfaces.console.user import identify
