@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -41,6 +42,15 @@ def mail(to: str):
 @hf.cron("0 7 * * *", queue="mail")
 def nightly():
     say("nightly ran")
+"""
+FAILING = """
+from holdfast import Holdfast, RetryPolicy
+
+hf = Holdfast("sqlite:///failing.db")
+
+@hf.job(retry=RetryPolicy.none())
+def fail():
+    raise ValueError("no such card")
 """
 
 
@@ -221,6 +231,18 @@ def test_a_worker_whose_app_has_a_store_says_that_it_ignores_the_environment(sho
     assert (warning["store"], warning["environment"]) == ("sqlite:///own.db", shop.dsn)
     (started,) = [line for line in lines if line["event"] == "worker started"]
     assert started["store"] == "sqlite:///own.db"
+
+
+def test_a_command_in_a_log_line_leads_to_the_store_of_the_worker(shop: Shop) -> None:
+    (shop.folder / "failing.py").write_text(FAILING)
+    worker = ("worker", "--app", "failing.py:hf", "--until-idle", "--log-format", "console")
+    assert shop.spawn(*worker, HOLDFAST_DSN="").returncode == 0
+    enqueued = shop.spawn("enqueue", "fail", "{}", "--app", "failing.py:hf", HOLDFAST_DSN="")
+    assert enqueued.returncode == 0, enqueued.stderr
+    worked = shop.spawn(*worker, HOLDFAST_DSN="")
+    (printed,) = re.findall(r"; holdfast (dlq show .* --app failing\.py:hf)$", worked.stderr, re.MULTILINE)
+    shown = shop.spawn(*printed.split(), HOLDFAST_DSN="")
+    assert "no such card" in shown.stdout, shown.stderr
 
 
 def test_a_worker_stops_in_good_order(shop: Shop) -> None:

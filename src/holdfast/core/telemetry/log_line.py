@@ -21,8 +21,10 @@ _OMITTED = frozenset(
 )
 
 
-def one_line(event: str, fields: Mapping[str, object]) -> str:
+def one_line(event: str, fields: Mapping[str, object], options: str = "") -> str:
     """Return the line without its stack trace; control characters in it are escaped.
+
+    `options` are appended to the command in the line, such as ` --app shop:hf`.
 
     >>> known = {"consumer": "mail", "event_type": "order.placed", "attempt": 1, "max_attempts": 5, "error": "down"}
     >>> one_line("delivery retried", known | {"error_type": "OSError", "next_attempt_in": 2.5})
@@ -49,7 +51,7 @@ def one_line(event: str, fields: Mapping[str, object]) -> str:
     if hint := fields.get("hint"):
         parts.append(f"; {_shown(hint)}")
     if command := _command(event, fields):
-        parts.append(f"; {command}")
+        parts.append(f"; {command}{options}")
     return "".join(parts)
 
 

@@ -26,8 +26,10 @@ _LEVEL = "HOLDFAST_LOG_LEVEL"
 _COLORS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
 
 
-def configure_logs(format: str, level: str) -> None:
+def configure_logs(format: str, level: str, options: str = "") -> None:
     """Configures logging of this process and, through the environment, of the worker processes it starts.
+
+    `options` are appended to each command in a line, so that it can be copied.
 
     Tracebacks contain no local variables, because these may hold payloads or passwords. Secrets are masked in every line.
     """
@@ -38,7 +40,7 @@ def configure_logs(format: str, level: str) -> None:
     atexit.register(background.flush)
     stderr = _Stderr()
     render: structlog.types.Processor = (
-        _Readable(colors=terminal and not os.environ.get("NO_COLOR"))
+        _Readable(colors=terminal and not os.environ.get("NO_COLOR"), options=options)
         if readable
         else structlog.processors.JSONRenderer(default=lambda value: mask(safe_str(value)))
     )
@@ -87,14 +89,14 @@ class _Stderr:
 class _Readable:
     """Renders a readable line: time, level, event and fields, followed by the stack trace if there is one."""
 
-    def __init__(self, *, colors: bool) -> None:
-        self._colors = colors
+    def __init__(self, *, colors: bool, options: str) -> None:
+        self._colors, self._options = colors, options
 
     def __call__(self, _logger: object, _method: str, line: structlog.types.EventDict) -> str:
         level, at = str(line.pop("level", "")), str(line.pop("timestamp", ""))
         event = safe_str(line.pop("event", ""))
         traces = [str(line.pop(name)) for name in ("exception", "stack") if line.get(name)]
-        text = one_line(event, line)
+        text = one_line(event, line, self._options)
         if isinstance(trace := line.get("stack_trace"), str):
             traces.append(trace)
         # The time of day of an ISO time in UTC.

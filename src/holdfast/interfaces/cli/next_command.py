@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 import click
@@ -26,10 +27,14 @@ def next_command(line: str, settings: Settings | None = None) -> str:
     words = line.split()
     if settings is None or len(words) < 2 or words[1] in _WITHOUT_STORE or "--help" in words:
         return line
+    return line + store_options(settings, words)
+
+
+def store_options(settings: Settings, without: Collection[str] = ()) -> str:
+    """The options of a command line that chose the store, each after a space, except those that a command has already."""
     given = {"--dsn": settings.dsn and _without_password(settings.dsn)}
     given |= {"--schema": _quoted(settings.schema), "--app": _quoted(settings.app)}
-    options = [f"{name} {value}" for name, value in given.items() if value and name not in words]
-    return " ".join([line, *options])
+    return "".join(f" {name} {value}" for name, value in given.items() if value and name not in without)
 
 
 def _without_password(dsn: str) -> str:

@@ -7,6 +7,7 @@ import click
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.next_command import store_options
 from holdfast.interfaces.cli.output import note
 from holdfast.interfaces.cli.settings import command, settings
 
@@ -46,7 +47,7 @@ def cli(host: str, port: int, read_only: bool, auth: str) -> ExitCode:
     chosen: Auth = "token" if auth == "token" else "none"
     store = settings().store()
     store.check_schema()
-    configure_logs(settings().log_format, settings().log_level.lower())
+    configure_logs(settings().log_format, settings().log_level.lower(), store_options(settings()))
     app = standalone(Operations(store), host=host, auth=chosen, actor=settings().who(), read_only=read_only)
 
     async def run() -> None:
