@@ -46,7 +46,7 @@ workflows list --state blocked
 workflows names
 workflows retry {ID} --reason fixed
 workflows show {ID}
-workflows signal {ID} approved
+workflows signal {ID} approved --payload '{{"by": "ada"}}'
 workflows trigger {ID} ship
 groups cancel {ID} --reason late
 groups list

@@ -267,7 +267,7 @@ ACTIONS = (
         unchanged="run {id} has a signal {signal} with this key; nothing was stored",
         label="Send signal",
         effect="A step that waits for this signal continues. Without such a step, the next wait of this name gets it.",
-        help="Send a signal to a run. A step that waits for it continues.",
+        help="Send a signal to a run. A step that waits for it continues. With --app, the type of the payload is checked first.",
     ),
     _action(
         RUNS,
