@@ -166,6 +166,21 @@ async def test_an_unexpected_error_does_not_end_the_renewal(hf: Holdfast, log: L
     assert patient.attempts == [1]
 
 
+async def test_the_first_renewal_after_failures_is_logged_once(hf: Holdfast, log: Log) -> None:
+    await hf._runtime.registration.prepare()
+    await hf.store.run(start_worker("w1", 0, [], [], timedelta(minutes=5)))
+    lease = Lease(hf.store, "w1", timedelta(minutes=5), lambda: None)
+    await asyncio.to_thread(lease.renew)
+    with trigger_on_workers(hf):
+        for _ in range(2):
+            await asyncio.to_thread(lease.renew)
+    assert logged(log, "lease renewal resumed") == []
+    for _ in range(2):
+        await asyncio.to_thread(lease.renew)
+    assert len(logged(log, "lease renewal failed")) == 2
+    assert [line["worker"] for line in logged(log, "lease renewal resumed")] == ["w1"]
+
+
 async def test_a_worker_whose_row_is_gone_stops_its_handlers_and_registers_again(hf: Holdfast, log: Log) -> None:
     patient = Patient(hf)
     await patient.job.enqueue()

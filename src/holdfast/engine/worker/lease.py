@@ -95,6 +95,8 @@ class Lease(threading.Thread):
             if not self._stopping.is_set():
                 self._gone()
             return None
+        if self._contact_since is None:
+            log.info("lease renewal resumed", worker=self._worker)
         # A process that was suspended had no contact during that time.
         if self._contact_since is None or started - self._renewed_at > _BREAK * self._seconds:
             self._contact_since = started
