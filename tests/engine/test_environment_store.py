@@ -19,6 +19,7 @@ SQLITE = pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
         ("sqlite:///other.db", "sqlite:///other.db"),
         ("postgresql://shop:s3cr3t@db.example:5433/shop", "postgresql://db.example:5433/shop"),
         ("mysql://shop:s3cr3t@db/shop", "mysql://shop:[redacted]@db/shop"),
+        ("sqlite://[", "sqlite://["),
     ],
 )
 def test_the_warning_names_both_stores_without_a_password(

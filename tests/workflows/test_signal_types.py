@@ -158,6 +158,18 @@ def chooses_its_type_at_run_time(hf: Holdfast) -> Any:
     return flow
 
 
+def imports_its_type(hf: Holdfast) -> Any:
+    flow = hf.workflow("flow")
+
+    @flow.step
+    async def approve(ctx: Step) -> object:
+        from builtins import str as Approval  # noqa: N812
+
+        return await ctx.wait("approved", Approval)
+
+    return flow
+
+
 def passes_its_wait_on(hf: Holdfast) -> Any:
     flow = hf.workflow("flow")
 
@@ -176,6 +188,7 @@ def passes_its_wait_on(hf: Holdfast) -> Any:
         passes_its_context_on,
         names_its_signal_at_run_time,
         chooses_its_type_at_run_time,
+        imports_its_type,
         passes_its_wait_on,
     ],
 )

@@ -29,7 +29,7 @@ def _other(dsn: str, store: Store) -> str | None:
     """The store of a DSN without user and password, or None if it is the given one. Nothing is connected."""
     try:
         named = open_store(dsn)
-    except ConfigurationError:
+    except (ConfigurationError, ValueError):  # also of an address that cannot be split
         return mask(dsn)
     if is_embedded(named) and is_embedded(store) and named.path == store.path:
         return None

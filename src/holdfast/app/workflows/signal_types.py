@@ -121,5 +121,6 @@ def _namespace(function: Function, tree: ast.AST) -> dict[str, Any]:
     enclosing = {name: cell.cell_contents for name, cell in cells if cell != type(cell)()}
     assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     assigned |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    assigned |= {*function.__code__.co_varnames, *function.__code__.co_cellvars}  # also of imports
     known = {**vars(builtins), **function.__globals__, **enclosing}
     return {name: value for name, value in known.items() if name not in assigned}

@@ -73,7 +73,7 @@ def requires_options(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, 
 def checks_options(function: Callable[P, R]) -> Callable[P, R]:
     """Raises a TypeError with the nearest name for an option that the function does not have.
 
-    Python's own refusal of the call is replaced, so a correct call costs nothing.
+    Python's own refusal of the call is replaced, so a correct call does no more work.
     """
 
     @wraps(function)
