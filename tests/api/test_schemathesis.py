@@ -47,7 +47,7 @@ def loaded(store: Store) -> tuple[Any, dict[str, str]]:
         await one_in_each_state(store)
         await dead_letters(store, 3, consumer="export")
         await ops.plan_replay(Filter(), actor="ada")
-        await ops.trip_breaker("payments", actor="ada")
+        await ops.trip_breaker("payments", actor="ada", force=True)
         made = await ops.create_token("fuzz", scope="admin", actor="root")
         await store.close()
         return made.secret

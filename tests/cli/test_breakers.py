@@ -8,7 +8,9 @@ from tests.cli.conftest import Shop
 def test_breakers_are_tripped_listed_and_reset(shop: Shop) -> None:
     empty = shop.run("breakers", "list")
     assert "no circuit breaker has recorded a failure" in empty.stderr + empty.stdout
-    tripped = shop.run("breakers", "trip", "smtp", "--for", "10m", "--reason", "smtp moves", "--actor", "ada")
+    trip = ("breakers", "trip", "smtp", "--for", "10m", "--reason", "smtp moves", "--actor", "ada")
+    assert shop.run(*trip).exit_code == 3, "it may be a typing error"
+    tripped = shop.run(*trip, "--force")
     assert tripped.exit_code == 0
     assert "circuit smtp opened for 10m" in tripped.stderr
     (one,) = json.loads(shop.run("breakers", "list", "--format", "json").stdout)
@@ -22,5 +24,14 @@ def test_breakers_are_tripped_listed_and_reset(shop: Shop) -> None:
 
 def test_wrong_names_and_durations_are_refused_with_their_codes(shop: Shop) -> None:
     assert shop.run("breakers", "reset", "unknown").exit_code == 3
+    shop.run("breakers", "trip", "smtp", "--force")
+    misspelled = shop.run("breakers", "trip", "smpt")
+    assert misspelled.exit_code == 3
+    assert (
+        "no circuit 'smpt' in this store; did you mean 'smtp'? known: smtp; force (--force) opens one that has not failed yet"
+        in misspelled.stderr
+    )
+    assert "smpt" not in shop.run("breakers", "list").stdout
+    assert shop.run("breakers", "trip", "smtp").exit_code == 0, "it is stored"
     assert shop.run("breakers", "trip", "smtp", "--for", "soon").exit_code == 2
     assert shop.run("breakers", "trip", "no blanks").exit_code == 2

@@ -66,7 +66,7 @@ async def test_the_figures_agree_with_what_happened_and_pass_the_parser(make_app
     del hf.handlers["later"]
     await hf.publish("order.paid", {}, conn=None)
     await hf.ops.pause_queue("payments", actor="ada")
-    await hf.ops.trip_breaker("stripe", duration=60, actor="ada")
+    await hf.ops.trip_breaker("stripe", duration=60, actor="ada", force=True)
 
     figures = read(exposition(await asyncio.to_thread(MetricsCollector(hf).families)))
     billing = {"queue": "payments", "consumer": "billing"}

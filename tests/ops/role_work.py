@@ -163,7 +163,7 @@ async def operate(dsn: str) -> None:
     await ops.publish("order.placed", {"n": 9}, actor="ada")
     pending = (await ops.delivery_page(Filter(consumers=("billing",)), limit=1)).items[0].delivery.id
     await ops.cancel([pending], actor="ada", reason="mistake")
-    await ops.trip_breaker("partner", actor="ada", duration=60, reason="down")
+    await ops.trip_breaker("partner", actor="ada", duration=60, reason="down", force=True)
     await ops.reset_breaker("partner", actor="ada", reason="up")
     added = await ops.add_webhook(HOOK, events=["order.placed"], actor="ada", options=LOOPBACK)
     await ops.disable_webhook(added.id, actor="ada", reason="test")

@@ -43,7 +43,7 @@ async def test_resetting_one_closes_it_for_everybody(store: Store, ops: Operatio
 
 
 async def test_tripping_one_opens_it_also_before_its_first_failure(store: Store, ops: Operations) -> None:
-    await ops.trip_breaker("mail", actor="ada", duration="10m", reason="smtp moves")
+    await ops.trip_breaker("mail", actor="ada", duration="10m", reason="smtp moves", force=True)
     breaker = CircuitBreaker("mail", StoreCircuits(store))
     with pytest.raises(CircuitOpen) as raised:
         await breaker.admit()
@@ -57,6 +57,8 @@ async def test_tripping_one_opens_it_also_before_its_first_failure(store: Store,
 async def test_a_slip_of_the_pen_changes_nothing(store: Store, ops: Operations) -> None:
     with pytest.raises(NotFound, match="breakers list"):
         await ops.reset_breaker("mial", actor="ada")
+    with pytest.raises(NotFound, match="no circuit 'mial' in this store; known: none yet; force"):
+        await ops.trip_breaker("mial", actor="ada")
     with pytest.raises(InvalidName):
         await ops.trip_breaker("no blanks", actor="ada")
     with pytest.raises(ConfigurationError):

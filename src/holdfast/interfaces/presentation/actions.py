@@ -225,7 +225,10 @@ ACTIONS = (
     _action(
         BREAKERS,
         "trip",
-        fields=(ActionField("duration", FieldKind.DURATION, "Time that it stays open.", "1h"),),
+        fields=(
+            ActionField("duration", FieldKind.DURATION, "Time that it stays open.", "1h"),
+            ActionField("force", FieldKind.FLAG, "Open it even if no circuit of this name has failed yet."),
+        ),
         summary="Open a circuit for a given time",
         done="circuit {name} opened for {duration}",
         label="Open",

@@ -9,6 +9,7 @@ from holdfast.core.errors import NotFound
 from holdfast.core.identity import first_id
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.values.bounded_count import BoundedCount, total
+from holdfast.ops.queries.filter_names import unknown_name
 from holdfast.ops.queries.flow_keys import FlowState, flow_state
 from holdfast.ops.queries.stats import Load, loads
 from holdfast.ops.resources.relays import relays
@@ -207,4 +208,4 @@ def _retire(name: str, pattern: str | None, actor: str, reason: str | None) -> S
 def _known(name: str) -> TaskSteps[None]:
     names = [row.name for row in (yield from transact(registry.consumers()))]
     if name not in names:
-        raise NotFound("consumer", name, f"registered: {', '.join(names[:20]) or 'none yet'}")
+        raise unknown_name("consumer", name, names, "registered")

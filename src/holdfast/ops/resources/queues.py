@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.core.errors import NotFound
 from holdfast.core.values.bounded_count import BoundedCount, total
 from holdfast.core.values.names import check_name
+from holdfast.ops.queries.filter_names import unknown_name
 from holdfast.ops.queries.flow_keys import FlowState, flow_state
 from holdfast.ops.queries.stats import Load, loads
 from holdfast.ops.steps import TaskSteps, call_store, transact
@@ -88,4 +88,4 @@ def resume_queue(name: str, *, actor: str, reason: str | None = None) -> TaskSte
 def _known(name: str) -> TaskSteps[None]:
     names = [queue.name for queue in (yield from queues())]
     if name not in names:
-        raise NotFound("queue", name, f"known: {', '.join(names[:20]) or 'none yet'}")
+        raise unknown_name("queue", name, names)
