@@ -118,6 +118,9 @@ async def test_a_key_is_listed_without_the_token_of_its_request(store: Store, cl
 @BOTH
 async def test_the_pending_deliveries_of_a_queue_are_counted_up_to_a_bound(store: Store, client: Client) -> None:
     await put(store, *[job("mail") for _ in range(3)])
+    assert (await get(client("read"), "/queues/unknown/pending"))["pending"] == 0, (
+        "an autoscaler asks before a worker runs"
+    )
     counted = await get(client("read"), "/queues/default/pending")
     assert counted == {"queue": "default", "consumer": None, "pending": 3, "at_least": []}
     bounded = await get(client("read"), "/queues/default/pending", consumer="mail", most="2")
@@ -152,6 +155,11 @@ async def test_the_pending_deliveries_of_a_queue_are_counted_up_to_a_bound(store
         ("/queues/a b/pending", {}, 422, "invalid_name", "queue name"),
         ("/deliveries/no-id", {}, 404, "not_found", "UUID"),
         ("/nowhere", {}, 404, "no_such_path", "openapi.json"),
+        ("/deliveries", {"queue": "mial"}, 404, "not_found", "no queue 'mial'"),
+        ("/dead-letters", {"consumer": "biling"}, 404, "not_found", "no consumer 'biling'"),
+        ("/failure-groups", {"consumer": "biling"}, 404, "not_found", "no consumer 'biling'"),
+        ("/audit", {"action": "discrad"}, 404, "not_found", "did you mean 'discard'?"),
+        ("/audit", {"kind": "queue", "target": "mial"}, 404, "not_found", "no queue 'mial'"),
     ],
 )
 async def test_an_invalid_parameter_is_named(

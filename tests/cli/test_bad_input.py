@@ -1,5 +1,6 @@
 """Bad input on every command: one clear line, the right exit code, never a traceback."""
 
+import json
 import os
 import sqlite3
 import sys
@@ -71,7 +72,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "webhooks rotate-secret": ("0123456789abcdef",),
     "breakers list": (),
     "breakers reset": ("mail",),
-    "breakers trip": ("mail",),
+    "breakers trip": ("mail", "--force"),
     "idempotency list": (),
     "idempotency show": ("ada", "absent"),
     "idempotency release": ("ada", "absent"),
@@ -437,17 +438,84 @@ def test_an_unknown_job_is_refused_with_the_nearest_one_or_with_the_option_that_
 
 
 def test_a_filter_by_a_consumer_that_does_not_exist_says_so(shop: Shop) -> None:
-    refused = shop.run("replay", "--consumer", "biling", "--yes", "--reason", "x")
-    assert (
-        refused.exit_code,
-        refused.stderr.startswith("error: no consumer 'biling' in this store; registered: "),
-    ) == (
-        3,
-        True,
-    )
-    for command in ("dlq", "deliveries"):
-        listed = shop.run(command, "list", "--consumer", "biling")
-        assert (listed.exit_code, "no consumer 'biling' in this store; registered: " in listed.stderr) == (0, True)
+    text = "error: no consumer 'biling' in this store; did you mean 'billing'? registered: billing, mail, nightly, receipts"
+    for command in (
+        ("replay", "--yes", "--reason", "x"),
+        ("replay", "--dry-run"),
+        ("dlq", "list"),
+        ("dlq", "groups"),
+        ("dlq", "export"),
+        ("dlq", "discard", "--yes"),
+        ("deliveries", "list"),
+        ("tail", "--once", "--since", "1d"),
+        ("queues", "pending", "mail"),
+    ):
+        refused = shop.run(*command, "--consumer", "biling")
+        assert (refused.exit_code, refused.stderr.strip(), refused.stdout) == (3, text, ""), command
+    assert json.loads(shop.run("plans", "list", "--format", "json").stdout) == []
+
+
+UNKNOWN_NAMES: list[tuple[tuple[str, ...], str]] = [
+    (
+        ("dlq", "list", "--queue", "mial"),
+        "no queue 'mial' in this store; did you mean 'mail'? known: default, mail, payments",
+    ),
+    (("dlq", "list", "--group", "zzz"), "no failure group 'zzz'"),
+    (("dlq", "list", "--error-type", "RuntimeEror"), "no error class 'RuntimeEror' in this store; did you mean"),
+    (("dlq", "list", "--type", "ordr.*"), "no type 'ordr.*' in this store; did you mean 'order.*'? subscribed: "),
+    (("deliveries", "list", "--queue", "nope"), "no queue 'nope'"),
+    (("deliveries", "list", "--event-id", ABSENT), f"no message '{ABSENT}'"),
+    (
+        ("messages", "list", "--type", "order.placd"),
+        "no type 'order.placd' in this store; did you mean 'order.placed'?",
+    ),
+    (("jobs", "list", "--name", "mial"), "no consumer 'mial' in this store; did you mean 'mail'?"),
+    (("jobs", "list", "--queue", "nope"), "no queue 'nope'"),
+    (("queues", "pending", "nope"), "no queue 'nope' in this store; known: default, mail, payments"),
+    (("tail", "--once", "--queue", "nope"), "no queue 'nope'"),
+    (("replay", "--queue", "mial", "--yes"), "no queue 'mial'"),
+    (("replay", "--type", "ordr.*", "--yes"), "no type 'ordr.*'"),
+    (("replay", "--error-type", "KeyErr", "--yes"), "no error class 'KeyErr'"),
+    (("audit", "list", "--action", "discrad"), "no action 'discrad' in this store; did you mean 'discard'?"),
+    (("audit", "list", "--target", "queue:nope"), "no queue 'nope'"),
+    (("audit", "list", "--target", "circuit:smtp"), "no kind of target 'circuit'"),
+    (("audit", "list", "--target", "breaker:smtp"), "no circuit 'smtp'"),
+    (("audit", "list", "--target", ABSENT), "no delivery"),
+]
+
+
+@pytest.mark.parametrize(("command", "text"), UNKNOWN_NAMES, ids=[" ".join(command) for command, _ in UNKNOWN_NAMES])
+def test_a_name_that_exists_nowhere_is_not_an_empty_list(shop: Shop, command: tuple[str, ...], text: str) -> None:
+    refused = shop.run(*command)
+    assert (refused.exit_code, refused.stdout) == (3, ""), refused.stderr
+    assert refused.stderr.startswith(f"error: {text}")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("dlq", "list", "--consumer", "nightly"),
+        ("dlq", "list", "--queue", "mail"),
+        ("dlq", "list", "--type", "order.*", "--consumer", "mail"),
+        ("dlq", "list", "--type", "job.nightly"),
+        ("dlq", "list", "--error-type", "RuntimeError", "--consumer", "mail"),
+        ("dlq", "groups", "--consumer", "nightly"),
+        ("deliveries", "list", "--consumer", "nightly"),
+        ("messages", "list", "--type", "order.placed", "--since", "1s", "--until", "0s"),
+        ("audit", "list", "--action", "trip"),
+        ("audit", "list", "--target", "queue:mail"),
+        ("queues", "pending", "payments"),
+        ("replay", "--consumer", "nightly", "--dry-run"),
+    ],
+    ids=" ".join,
+)
+def test_names_that_exist_may_match_nothing(shop: Shop, command: tuple[str, ...]) -> None:
+    assert shop.run(*command).exit_code == 0
+
+
+def test_a_consumer_that_never_registered_exists_with_its_deliveries(shop: Shop) -> None:
+    shop.heap(1)
+    assert shop.run("dlq", "list", "--consumer", "heap", "--queue", "payments").exit_code == 0
 
 
 def test_the_limit_of_a_queue_without_one_names_the_declaration(shop: Shop) -> None:

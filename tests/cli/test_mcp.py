@@ -79,6 +79,10 @@ async def test_an_agent_only_reads_unless_actions_are_allowed_and_bad_questions_
         wrong = await client.call_tool("list_dlq_events", {"since": "yesterday"})
         assert wrong.is_error
         assert "neither an age" in wrong.content[0].text
+        for tool in ("list_dlq_events", "list_failure_groups", "list_deliveries"):
+            misspelled = await client.call_tool(tool, {"consumer": "biling"})
+            assert misspelled.is_error
+            assert "did you mean 'billing'?" in misspelled.content[0].text
         absent = await client.call_tool("get_dlq_event_detail", {"id": "01a1de9e-3feb-7141-acf8-3a160ca18709"})
         assert absent.is_error
         assert "01a1de9e" in absent.content[0].text

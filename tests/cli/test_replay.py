@@ -109,6 +109,27 @@ def test_a_bulk_command_that_is_not_confirmed_leaves_no_plan(either: Shop) -> No
     assert len(plans()) == 1, "a plan that was exported stays"
 
 
+def test_a_dry_run_that_selects_nothing_leaves_no_plan_and_another_names_the_commands_of_its_plan(either: Shop) -> None:
+    nothing = either.run("replay", "--consumer", "nightly", "--dry-run")
+    assert (nothing.exit_code, nothing.stderr) == (0, "nothing to replay: no matching deliveries\n")
+    done = either.run("replay", "--status", "delivered", "--dry-run")
+    assert "would replay 0 deliveries" in done.stderr
+    assert "already delivered; --rerun runs them again" in done.stderr
+    assert json.loads(either.run("plans", "list", "--format", "json").stdout) == []
+    kept = either.run("replay", "--status", "failed", "--dry-run").stderr
+    id = plan_of(either)["id"]
+    assert f"next: holdfast plans start {id}, or holdfast plans abandon {id}" in kept
+
+
+def test_a_replay_says_that_a_consumer_or_a_queue_is_paused(either: Shop) -> None:
+    either.run("consumers", "pause", "billing")
+    either.run("queues", "pause", "payments")
+    for command in (("--dry-run",), ("--yes",)):
+        printed = either.run("replay", "--consumer", "billing", *command).stderr
+        assert "consumer billing is paused: they wait until `holdfast consumers resume billing`" in printed
+        assert "queue payments is paused: they wait until `holdfast queues resume payments`" in printed
+
+
 def test_an_interrupted_bulk_command_says_whether_its_plan_is_paused(either: Shop) -> None:
     either.heap(2_000)
     (either.folder / "waiting.py").write_text(WAITING)

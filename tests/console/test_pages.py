@@ -185,6 +185,20 @@ async def test_a_list_that_scanned_a_part_says_so_and_continues(
 
 
 @ONE
+async def test_a_filter_by_a_name_that_does_not_exist_says_so(client_as: ClientAs, shop: Store) -> None:
+    async with client_as("viewer") as client:
+        for path, sentence in (
+            ("/dead?consumer=biling", "No consumer 'biling' in this store; did you mean 'billing'? registered: "),
+            ("/deliveries?queue=mial", "No queue 'mial' in this store; did you mean 'mail'? known: "),
+            ("/audit?action=discrad", "No action 'discrad' in this store; did you mean 'discard'? known: "),
+            ("/audit?target=queue:mial", "No queue 'mial' in this store; did you mean 'mail'? known: "),
+        ):
+            answer = await client.get(f"/ops{path}")
+            assert (answer.status_code, sentence in unescape(answer.text)) == (200, True), path
+        assert "Nothing matches this filter" in (await client.get("/ops/deliveries?queue=mail&since=0s")).text
+
+
+@ONE
 @pytest.mark.parametrize(
     "query", ["status=odd", "before=1", "since=1h&until=2h", "since=soon", "type=a..b", "consumer=%00", "before=%ff"]
 )

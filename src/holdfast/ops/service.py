@@ -6,7 +6,9 @@ from holdfast.ops import maintenance as _upkeep
 from holdfast.ops import plans as _plans
 from holdfast.ops.doctor import doctor as _doctor
 from holdfast.ops.queries import activity as _activity
+from holdfast.ops.queries import audit_names as _audit_names
 from holdfast.ops.queries import deliveries as _deliveries
+from holdfast.ops.queries import filter_names as _filter_names
 from holdfast.ops.queries import flow_keys as _flow_keys
 from holdfast.ops.queries import messages as _messages
 from holdfast.ops.queries import metrics as _metrics
@@ -55,6 +57,8 @@ class _Catalogue:
     activity = ServiceMethod(_activity.activity)
     dead_letter_counts = ServiceMethod(_deliveries.dead_letter_counts)
     failure_groups = ServiceMethod(_deliveries.failure_groups)
+    check_filter = ServiceMethod(_filter_names.check_filter)
+    check_type_exists = ServiceMethod(_filter_names.check_type_exists)
     search = ServiceMethod(_search.search)
     has_request = ServiceMethod(_search.has_request)
 
@@ -154,6 +158,7 @@ class _Catalogue:
 
     workers = ServiceMethod(_upkeep.worker_list)
     audit = ServiceMethod(_upkeep.audit)
+    check_audit_filter = ServiceMethod(_audit_names.check_audit_filter)
     prunable = ServiceMethod(_upkeep.prunable_now)
     prune = ServiceMethod(_upkeep.prune)
     encryption_keys = ServiceMethod(_encryption.encryption_keys)

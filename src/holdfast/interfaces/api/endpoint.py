@@ -10,6 +10,7 @@ from uuid import UUID
 import orjson
 
 from holdfast.core.errors import NotFound
+from holdfast.core.values.text import storable
 from holdfast.interfaces.api.fields import NoParams, RequestModel
 from holdfast.interfaces.api.problem import Problem
 from holdfast.ops.service import Operations
@@ -126,5 +127,12 @@ def read_cursor(kind: str, given: str | None, read: Callable[[Any], T]) -> T | N
 def number(key: object) -> int:
     """Reads a cursor key as an integer that both databases can store."""
     if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**31:
+        raise ValueError("invalid cursor")
+    return key
+
+
+def text(key: object) -> str:
+    """Reads a cursor key as a text that both databases can store."""
+    if not isinstance(key, str) or not storable(key):
         raise ValueError("invalid cursor")
     return key

@@ -10,7 +10,17 @@ from pydantic import Field
 
 from holdfast.core.message import Message
 from holdfast.core.values.text import storable
-from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, get, number, page, read_cursor, write_cursor
+from holdfast.interfaces.api.endpoint import (
+    ApiCall,
+    ApiEndpoint,
+    Page,
+    get,
+    number,
+    page,
+    read_cursor,
+    text,
+    write_cursor,
+)
 from holdfast.interfaces.api.fields import (
     Flag,
     LimitParams,
@@ -197,6 +207,8 @@ def _filter(query: DeadLetterQuery, **more: Any) -> Filter:
 async def _page_of(call: ApiCall, filter: Filter) -> Page[DeliverySummary]:
     before = read_cursor("deliveries", call.query.cursor, UUID)
     found = await call.ops.delivery_page(filter, limit=call.query.limit, before=before)
+    if not found.items:
+        await call.ops.check_filter(filter)
     return _slice("deliveries", found)
 
 
@@ -238,17 +250,11 @@ async def _keys(call: ApiCall) -> Page[KeyRecord]:
 
 async def _flow_keys(call: ApiCall) -> KeyPage:
     query: FlowKeyQuery = call.query
-    after = read_cursor("flow-keys", query.cursor, _text)
+    after = read_cursor("flow-keys", query.cursor, text)
     found = await call.ops.keys(
         call.name, state=KeyFilter(query.state), prefix=query.prefix, after=after, limit=query.limit
     )
     return found if found.next is None else replace(found, next=write_cursor("flow-keys", found.next))
-
-
-def _text(key: Any) -> str:
-    if not isinstance(key, str) or not storable(key):
-        raise ValueError("invalid cursor")
-    return key
 
 
 def _mark(key: Any) -> RecordCursor:
@@ -266,6 +272,8 @@ async def _audit(call: ApiCall) -> Page[AuditEntry]:
         raise Problem(400, "invalid_parameters", "target requires kind; pass both")
     target = None if query.kind is None or query.target is None else (query.kind, query.target)
     found = await call.ops.audit(**_given(call) | {"target": target}, before=before)
+    if not found:
+        await call.ops.check_audit_filter(action=query.action, target=target)
     return page("audit", found, query.limit, lambda one: one.id)
 
 
@@ -277,7 +285,10 @@ async def _search(call: ApiCall) -> SearchResult:
 
 
 async def _groups(call: ApiCall) -> Page[FailureGroup]:
-    return Page(await call.ops.failure_groups(limit=call.query.limit, consumers=call.query.consumer))
+    found = await call.ops.failure_groups(limit=call.query.limit, consumers=call.query.consumer)
+    if not found:
+        await call.ops.check_filter(Filter(consumers=call.query.consumer))
+    return Page(found)
 
 
 async def _schedules(call: ApiCall) -> Page[ScheduleState]:

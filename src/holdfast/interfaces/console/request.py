@@ -1,7 +1,7 @@
 """A request to the console with its user, and the possible results: a page or a redirect."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
 
+from holdfast.core.errors import NotFound
 from holdfast.interfaces.console.security import Forbidden
 from holdfast.interfaces.console.stats_cache import StatsCache
 from holdfast.interfaces.console.user import Role, User
@@ -96,6 +97,16 @@ class Redirect:
 def filter_values(path: str, values: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The query parameters of a page that select something: a form also sends its empty fields."""
     return [(name, value) for name, value in values if value.strip() or (path, name) == _NO_TENANT]
+
+
+async def unknown_name(check: Awaitable[None]) -> str | None:
+    """The sentence about a name in the filter that does not exist, or None. A page shows it instead of its empty list."""
+    try:
+        await check
+    except NotFound as error:
+        sentence = str(error)
+        return f"{sentence[:1].upper()}{sentence[1:]}."
+    return None
 
 
 def read_number(text: str) -> int | None:

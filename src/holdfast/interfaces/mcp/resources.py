@@ -37,6 +37,8 @@ def add_resource_tools(read_tool: Callable[[Callable[..., Awaitable[object]]], N
             since=None if since is None else parse_time(since, await ops.now()),
         )
         found = await ops.delivery_page(filter, limit=limit, before=before)
+        if not found.items:
+            await ops.check_filter(filter)
         return {"deliveries": found.items, "next": found.next}
 
     @read_tool

@@ -19,6 +19,7 @@ from holdfast.interfaces.presentation.filters import delivery_filter, parse_time
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.ops.queries.flow_keys import KeyFilter
 from holdfast.ops.service import Operations
+from holdfast.stores.queries.query import Filter
 
 P = ParamSpec("P")
 Answer = dict[str, Any]
@@ -78,6 +79,8 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
             since=None if since is None else parse_time(since, await ops.now()),
         )
         found = await ops.delivery_page(filter, limit=limit, before=before)
+        if not found.items:
+            await ops.check_filter(filter)
         return {"events": found.items, "next": found.next}
 
     @read_tool
@@ -89,7 +92,11 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
     @read_tool
     async def list_failure_groups(consumer: str | None = None, limit: Limit = 20) -> object:
         """List dead letters grouped by failure, largest group first, with first occurrence, generation and an example."""
-        return {"groups": await ops.failure_groups(limit=limit, consumers=() if consumer is None else (consumer,))}
+        consumers = () if consumer is None else (consumer,)
+        found = await ops.failure_groups(limit=limit, consumers=consumers)
+        if not found:
+            await ops.check_filter(Filter(consumers=consumers))
+        return {"groups": found}
 
     @read_tool
     async def search(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 import orjson
@@ -18,10 +19,11 @@ from holdfast.ops.plans import Plan, Report
 from holdfast.stores.admin.plan import Action, PlanItem, SkipReason
 from holdfast.stores.admin.plan_creation import MAX_PLAN
 from holdfast.stores.file import private
-from holdfast.stores.queries.query import MAX_PAGE
+from holdfast.stores.queries.query import MAX_PAGE, Filter
 
 _DONE = {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}
 _SHOWN = 20
+_NOTHING = "nothing to {}: no matching deliveries"
 
 LIMIT = click.option(
     "--limit",
@@ -30,7 +32,11 @@ LIMIT = click.option(
     metavar="N",
     help="Maximum number of deliveries, oldest first.  [default: all, up to 100,000]",
 )
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
+DRY_RUN = click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show what would happen and store it as a plan, which `holdfast plans start` executes. No delivery changes.",
+)
 PLAN_FILE = click.option(
     "--plan",
     "file",
@@ -50,31 +56,36 @@ def act(
     ask: bool = True,
     file: Path | None = None,
 ) -> ExitCode:
-    """Executes or previews a plan and returns the exit code. A plan that the user does not confirm is deleted, unless it was saved to a file."""
-    if dry_run:
-        show_plan(settings, plan, generation)
-        return ExitCode.DONE
-    confirmed = False
+    """Executes or previews a plan and returns the exit code. The plan is deleted if the user does not confirm it, or if it acts
+    on no delivery, unless it was saved to a file. Raises `NotFound` if nothing matches because a name is misspelled."""
+    kept = file is not None
     try:
+        if not plan.total:
+            settings.operations().check_filter(_names(plan))
+        if dry_run:
+            show_plan(settings, plan, generation)
+            kept = kept or plan.items > 0
+            return ExitCode.DONE
         if not plan.items and plan.total:
             raise nothing_to_do(plan.action, settings.operations().plan_items(plan.id, skipped=True), plan.total)
         if not plan.items:
-            if unknown := unknown_consumer(settings, plan.preview.filter.get("consumers")):
-                raise unknown
-            note(f"nothing to {plan.action}: no matching deliveries")
+            note(_NOTHING.format(plan.action))
             return ExitCode.DONE
         if ask and not settings.yes:
-            for line in preview(plan, generation):
+            for line in (*preview(plan, generation), *paused_lines(settings, plan)):
                 note(line)
             settings.confirm(plan.action.value, many_deliveries(plan.items))
-        confirmed = True
+        kept = True
     finally:
-        if not confirmed and file is None:
+        if not kept:
             # Otherwise it stays in the list of plans until it is pruned, which is not worth another error.
             with suppress(HoldfastError):
                 settings.operations().delete_plan(plan.id)
     report = _execute(settings, plan, reason, generation)
     show_report(settings, report, plan)
+    if settings.tabular and report.done:
+        for line in paused_lines(settings, plan):
+            note(line)
     return exit_code(report)
 
 
@@ -103,19 +114,30 @@ def nothing_to_do(action: Action, skipped: Sequence[PlanItem], total: int) -> No
     first, others = skipped[0], f" (and {total - 1} more)" if total > 1 else ""
     if all(one.why is SkipReason.NOT_FOUND for one in skipped):
         return NotFound("delivery", f"{first.id}{others}" if others else first.id)
-    remedy = "add --rerun to run it again" if first.why is SkipReason.DELIVERED and action is Action.REPLAY else ""
+    remedy = "add --rerun to run it again" if _can_rerun(action, first.why) else ""
     return Refused(action.value, f"delivery {first.id}{others}", str(first.reason), remedy)
 
 
-def unknown_consumer(settings: Settings, names: object) -> NotFound | None:
-    """The error for a filter that matched nothing because a consumer's name is misspelled."""
-    if not names or not isinstance(names, list | tuple):
-        return None
-    registered = [one.name for one in settings.operations().consumers()]
-    for name in names:
-        if name not in registered:
-            return NotFound("consumer", name, f"registered: {', '.join(registered[:20]) or 'none yet'}")
-    return None
+def _names(plan: Plan) -> Filter:
+    """The names in the filter of a plan."""
+    given = plan.preview.filter
+    texts: dict[str, Any] = {
+        name: str(given[name]) for name in ("queue", "type", "error_type", "group") if given.get(name)
+    }
+    names = given.get("consumers")
+    return Filter(consumers=tuple(map(str, names)) if isinstance(names, list | tuple) else (), **texts)
+
+
+def paused_lines(settings: Settings, plan: Plan) -> list[str]:
+    """The pauses that keep the deliveries of a replay from running."""
+    if plan.action is not Action.REPLAY:
+        return []
+    ops = settings.operations()
+    consumers = [one for one in ops.consumers() if one.name in plan.preview.consumers]
+    queues = {one.queue for one in consumers}
+    paused = [("consumer", one.name) for one in consumers if one.paused_at is not None]
+    paused += [("queue", one.name) for one in ops.queues() if one.paused_at is not None and one.name in queues]
+    return [f"  {kind} {name} is paused: they wait until `holdfast {kind}s resume {name}`" for kind, name in paused]
 
 
 def show_plan(settings: Settings, plan: Plan, generation: int | None) -> None:
@@ -123,7 +145,10 @@ def show_plan(settings: Settings, plan: Plan, generation: int | None) -> None:
     if not settings.tabular:
         show_json(settings, settings.operations().export_plan(plan.id))
         return
-    for line in preview(plan, generation):
+    if not plan.total:
+        note(_NOTHING.format(plan.action))
+        return
+    for line in (*preview(plan, generation), *paused_lines(settings, plan)):
         note(line)
     items, after = list[PlanItem](), 0
     while after < plan.items:
@@ -139,7 +164,7 @@ def show_plan(settings: Settings, plan: Plan, generation: int | None) -> None:
         if plan.action is Action.REPLAY:
             columns.append(Column("GENERATION", lambda item: _change(item.generation, generation, item.to_generation)))
         print_table(items, columns)
-        note(f"next: holdfast plans start {plan.id}")
+        note(f"next: holdfast plans start {plan.id}, or holdfast plans abandon {plan.id}")
 
 
 def preview(plan: Plan, generation: int | None) -> list[str]:
@@ -154,7 +179,7 @@ def preview(plan: Plan, generation: int | None) -> list[str]:
             if consumer in counts.unserved:
                 line += "; no live worker serves it, so they would wait"
         lines.append(line)
-    lines += [f"  skipped {count:,}: {why.text}" for why, count in plan.skipped.items()]
+    lines += [f"  skipped {count:,}: {_skipped_text(plan, why)}" for why, count in plan.skipped.items()]
     if counts.handled:
         lines.append(f"  {counts.handled:,} were handled before: the consumer's inbox will skip them")
     if counts.deduplicated and plan.rerun:
@@ -172,6 +197,14 @@ def preview(plan: Plan, generation: int | None) -> list[str]:
     if counts.remaining:
         lines.append(f"  {_remaining(plan)} more match but exceed --limit {counts.limit:,}")
     return lines
+
+
+def _skipped_text(plan: Plan, why: SkipReason) -> str:
+    return f"{why.text}; --rerun runs them again" if _can_rerun(plan.action, why) else why.text
+
+
+def _can_rerun(action: Action, why: SkipReason | None) -> bool:
+    return action is Action.REPLAY and why is SkipReason.DELIVERED
 
 
 def show_report(settings: Settings, report: Report, plan: Plan | None = None) -> None:

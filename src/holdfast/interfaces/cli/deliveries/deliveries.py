@@ -14,7 +14,6 @@ from holdfast.interfaces.cli.deliveries.bulk import (
     act,
     read_plan,
     saver,
-    unknown_consumer,
     write_plan,
 )
 from holdfast.interfaces.cli.deliveries.columns import delivery_columns
@@ -40,14 +39,13 @@ def cli() -> None:
 def list_(limit: int, before: UUID | None, event_id: UUID | None, **chosen: Any) -> None:
     """List deliveries, newest first."""
     ops = settings().operations()
-    found = ops.deliveries(delivery_filter(**chosen, message_id=event_id), limit=limit, before=before)
-    unknown = None if found else unknown_consumer(settings(), chosen.get("consumer"))
-    show_list(
-        settings(),
-        found,
-        delivery_columns(ops.now()),
-        "no matching deliveries" if unknown is None else f"no matching deliveries: {unknown}",
-    )
+    wanted = delivery_filter(**chosen, message_id=event_id)
+    found = ops.deliveries(wanted, limit=limit, before=before)
+    if not found:
+        ops.check_filter(wanted)
+        if event_id is not None:
+            ops.message(event_id)  # raises NotFound if the message does not exist
+    show_list(settings(), found, delivery_columns(ops.now()), "no matching deliveries")
 
 
 @command(cli, name="show")

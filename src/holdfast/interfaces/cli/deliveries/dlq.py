@@ -9,7 +9,6 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.cli.deliveries.bulk import unknown_consumer
 from holdfast.interfaces.cli.deliveries.columns import dead_letter_columns
 from holdfast.interfaces.cli.deliveries.deliveries import add_bulk_action
 from holdfast.interfaces.cli.deliveries.delivery_report import print_report
@@ -47,14 +46,11 @@ def cli() -> None:
 def list_(limit: int, before: UUID | None, state: str, **chosen: Any) -> None:
     """List dead letters, newest first."""
     ops = settings().operations()
-    found = ops.deliveries(delivery_filter(**chosen, state=state), limit=limit, before=before)
-    unknown = None if found else unknown_consumer(settings(), chosen.get("consumer"))
-    show_list(
-        settings(),
-        found,
-        dead_letter_columns(ops.now()),
-        "no dead letters" if unknown is None else f"no dead letters: {unknown}",
-    )
+    wanted = delivery_filter(**chosen, state=state)
+    found = ops.deliveries(wanted, limit=limit, before=before)
+    if not found:
+        ops.check_filter(wanted)
+    show_list(settings(), found, dead_letter_columns(ops.now()), "no dead letters")
     if settings().tabular and len(found) == limit:
         note(f"next page: add --before {found[-1].delivery.id}")
 
@@ -76,6 +72,8 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
     """Group dead letters by failure, largest group first."""
     ops = settings().operations()
     found = ops.failure_groups(limit=limit, consumers=consumer)
+    if not found:
+        ops.check_filter(Filter(consumers=consumer))
     now = ops.now()
     columns: list[Column[FailureGroup]] = [
         Column("GROUP", lambda one: one.fingerprint or ""),
@@ -113,6 +111,8 @@ def export(limit: int | None, output: Path | None, **chosen: Any) -> None:
 
     ops = settings().operations()
     filter = delivery_filter(**chosen, state="waiting")
+    if not ops.deliveries(filter, limit=1):
+        ops.check_filter(filter)
     written = 0
     stream = _open_output(output)
     try:

@@ -33,6 +33,8 @@ def list_(**chosen: Any) -> None:
     """List messages, newest first."""
     ops = settings().operations()
     found = ops.messages(**chosen)
+    if not found and chosen["type"] is not None:
+        ops.check_type_exists(chosen["type"])
     show_list(settings(), found, message_columns(ops.now()), "no matching messages")
 
 

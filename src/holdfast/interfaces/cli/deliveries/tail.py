@@ -47,6 +47,7 @@ def cli(
       holdfast tail --since 10m --json | jq .last_error
     """
     wanted, ops, cursor = delivery_filter(**chosen), settings().operations(), None
+    ops.check_filter(wanted)
     as_json = as_json or not settings().tabular
     # Ctrl-C and the end of the reader, as in `| head`, are the usual ends.
     with contextlib.suppress(KeyboardInterrupt), _quiet_pipe():

@@ -1,5 +1,6 @@
 """`holdfast jobs`: enqueued jobs."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +34,8 @@ def list_(limit: int, before: UUID | None, name: str | None, **chosen: Any) -> N
     ops = settings().operations()
     filter = delivery_filter(**chosen, type=JOBS, consumer=() if name is None else (name,))
     found = ops.deliveries(filter, limit=limit, before=before)
+    if not found:
+        ops.check_filter(replace(filter, type=None))
     show_list(settings(), found, delivery_columns(ops.now()), "no matching jobs")
 
 

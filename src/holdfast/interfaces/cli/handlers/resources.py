@@ -18,6 +18,7 @@ from holdfast.ops.queries.pending_count import MOST_PENDING
 from holdfast.ops.resources.breakers import BreakerState
 from holdfast.ops.resources.queues import QueueState
 from holdfast.stores.deliveries.worker import WorkerRecord
+from holdfast.stores.queries.query import Filter
 
 if TYPE_CHECKING:
     from holdfast.ops.service import SyncOperations
@@ -73,7 +74,7 @@ def _queue_columns(now: datetime) -> list[Column[QueueState]]:
 
 @command(queues, name="pending")
 @click.argument("name")
-@click.option("--consumer", help="Only the deliveries of this consumer.")
+@click.option("--consumer", metavar="NAME", help="Only the deliveries of this consumer.")
 @click.option(
     "--most",
     type=click.IntRange(1, MOST_PENDING),
@@ -83,7 +84,10 @@ def _queue_columns(now: datetime) -> list[Column[QueueState]]:
 )
 def pending(name: str, consumer: str | None, most: int) -> None:
     """Count the pending deliveries of a queue, also retry waits and later ones. A cheaper call than `stats`."""
-    found = settings().operations().pending(name, consumer=consumer, most=most)
+    ops = settings().operations()
+    found = ops.pending(name, consumer=consumer, most=most)
+    if not found:
+        ops.check_filter(Filter(queue=name, consumers=() if consumer is None else (consumer,)))
     show_value(settings(), QueuePending(name, consumer, found), lambda one: click.echo(f"{one.pending:,}"))
 
 

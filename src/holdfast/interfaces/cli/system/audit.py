@@ -33,6 +33,8 @@ def list_(**chosen: Any) -> None:
     """List audit entries, newest first. A plan is one entry; --target plan:ID lists each of its steps."""
     ops = settings().operations()
     found, now = ops.audit(**chosen), ops.now()
+    if not found:
+        ops.check_audit_filter(action=chosen["action"], target=chosen["target"])
     columns: list[Column[AuditEntry]] = [
         Column("#", lambda one: one.id, right=True),
         time_column("WHEN", lambda one: one.at, now),

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse
 
 from holdfast.core.errors import NotFound
 from holdfast.interfaces.console.pages.failures import group_card, group_detail
-from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
+from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, unknown_name
 from holdfast.interfaces.presentation.deliveries import next_commands, search_scope
 from holdfast.interfaces.presentation.filters import (
     DEAD_LETTER_STATES,
@@ -66,6 +66,7 @@ async def _list_page(request: ConsoleRequest, *, dead: bool) -> HtmlPage:
             "card": card,
             "about": None if card is None or before else await group_detail(request, card, now),
             "now": now,
+            "unknown": None if found.items or found.next else await unknown_name(request.ops.check_filter(filters)),
             "command": f"holdfast {'dlq' if dead else 'deliveries'} list{as_cli_options(chosen)}"
             + (f" --state {state}" if state not in (None, DEAD_LETTER_STATES[0]) else ""),
         },

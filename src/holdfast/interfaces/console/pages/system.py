@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.circuit import CircuitState
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.pages.name_list import contains, name_list
-from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_number
+from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_number, unknown_name
 from holdfast.interfaces.console.user import Role
 from holdfast.interfaces.presentation.filters import parse_choice, parse_range, parse_target
 from holdfast.interfaces.presentation.states import (
@@ -158,10 +158,11 @@ async def audit(request: ConsoleRequest) -> HtmlPage:
     before = read_number(query.get("before", ""))
     now = await _now(request)
     chosen = request.chosen("actor", "action", "since", "until")
+    target = parse_target(query["target"]) if "target" in query else None
     found = await request.ops.audit(
         limit=PAGE + 1,
         before=before,
-        target=parse_target(query["target"]) if "target" in query else None,
+        target=target,
         actor=chosen.get("actor"),
         action=chosen.get("action"),
         **parse_range(chosen, now),
@@ -173,6 +174,9 @@ async def audit(request: ConsoleRequest) -> HtmlPage:
             **request.page_links(found[PAGE - 1].id if len(found) > PAGE else None),
             "target": query.get("target"),
             "chosen": chosen,
+            "unknown": None
+            if found
+            else await unknown_name(request.ops.check_audit_filter(action=chosen.get("action"), target=target)),
             "options": "".join(
                 f" --{'by' if name == 'actor' else name} {shlex.quote(value)}" for name, value in chosen.items()
             ),
