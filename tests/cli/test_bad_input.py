@@ -385,6 +385,12 @@ def test_an_app_that_cannot_be_imported_says_why(shop: Shop, source: str, text: 
         assert (result.exit_code, text in result.stderr) == (6, True), result.stderr
 
 
+def test_a_django_project_without_its_settings_names_the_variable(shop: Shop) -> None:
+    result = shop.spawn("--app", "holdfast.django:hf", "stats", DJANGO_SETTINGS_MODULE="")
+    assert (result.returncode, "this is a bug" in result.stderr) == (6, False)
+    assert "set DJANGO_SETTINGS_MODULE to the settings of the project, or run `manage.py holdfast`" in result.stderr
+
+
 def test_a_broken_pyproject_is_named(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shop.folder)
     Path("pyproject.toml").write_text("not = [toml")

@@ -37,13 +37,14 @@ def load_app(spec: str) -> "Holdfast":
         raise AppNotFound(spec, "the module or the attribute is missing")
     try:
         module = _load_file(Path(module_name)) if module_name.endswith(".py") else _load_module(module_name)
+        # Reading it may run code too: `holdfast.django:hf` is created when it is first read.
+        found = getattr(module, attribute, None)
     except AppNotFound:
         raise
     except Exception as error:
         raise AppNotFound(
             spec, f"importing it raised {type(error).__name__}: {error}{_place(error)}", _remedy(error, module_name)
         ) from error
-    found = getattr(module, attribute, None)
     if not isinstance(found, Holdfast):
         what = "does not exist" if found is None else f"is of type {type(found).__name__}, not Holdfast"
         raise AppNotFound(spec, f"its attribute {attribute} {what}")
@@ -61,6 +62,8 @@ def _place(error: BaseException) -> str:
 def _remedy(error: BaseException, module: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
         return "run the command in the folder of the module, or give path/file.py:attribute"
+    if type(error).__module__.startswith("django.") and not os.environ.get("DJANGO_SETTINGS_MODULE"):
+        return "set DJANGO_SETTINGS_MODULE to the settings of the project, or run `manage.py holdfast`"
     return "correct it, then run the command again"
 
 
