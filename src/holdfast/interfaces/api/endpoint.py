@@ -4,6 +4,7 @@ import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from holdfast.interfaces.api.fields import NoParams, RequestModel
 from holdfast.interfaces.api.problem import Problem
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.token import Scope
+from holdfast.stores.integrations.idempotency import RecordCursor
 
 T = TypeVar("T")
 
@@ -136,3 +138,12 @@ def text(key: object) -> str:
     if not isinstance(key, str) or not storable(key):
         raise ValueError("invalid cursor")
     return key
+
+
+def record_cursor(key: Any) -> RecordCursor:
+    """Reads a cursor key of the list of idempotency keys."""
+    at, scope, name = key
+    read = datetime.fromisoformat(at)
+    if read.utcoffset() is None or not (storable(scope) and storable(name)):
+        raise ValueError("invalid cursor")
+    return RecordCursor(read, scope, name)

@@ -2,14 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 from pydantic import Field
 
 from holdfast.core.message import Message
-from holdfast.core.values.text import storable
 from holdfast.interfaces.api.endpoint import (
     ApiCall,
     ApiEndpoint,
@@ -18,6 +16,7 @@ from holdfast.interfaces.api.endpoint import (
     number,
     page,
     read_cursor,
+    record_cursor,
     text,
     write_cursor,
 )
@@ -54,7 +53,7 @@ from holdfast.stores.admin.actions import AuditEntry
 from holdfast.stores.admin.token import Scope, Token
 from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.groups.query import GroupProgress
-from holdfast.stores.integrations.idempotency import KeyRecord, KeyStatus, RecordCursor
+from holdfast.stores.integrations.idempotency import KeyRecord, KeyStatus
 from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Filter
 from holdfast.stores.workflows.run_page import ListedRun, WorkflowCounts
@@ -243,7 +242,7 @@ def _slice(kind: str, found: Slice[T]) -> Page[T]:
 async def _keys(call: ApiCall) -> Page[KeyRecord]:
     query: KeyQuery = call.query
     status = None if query.status is None else KeyStatus(query.status)
-    before = read_cursor("keys", query.cursor, _mark)
+    before = read_cursor("keys", query.cursor, record_cursor)
     found = await call.ops.idempotency_keys(**_given(call) | {"status": status}, before=before)
     return page("keys", found, query.limit, lambda one: [one.expires_at.isoformat(), one.scope, one.key])
 
@@ -255,14 +254,6 @@ async def _flow_keys(call: ApiCall) -> KeyPage:
         call.name, state=KeyFilter(query.state), prefix=query.prefix, after=after, limit=query.limit
     )
     return found if found.next is None else replace(found, next=write_cursor("flow-keys", found.next))
-
-
-def _mark(key: Any) -> RecordCursor:
-    at, scope, name = key
-    read = datetime.fromisoformat(at)
-    if read.utcoffset() is None or not (storable(scope) and storable(name)):
-        raise ValueError("invalid cursor")
-    return RecordCursor(read, scope, name)
 
 
 async def _audit(call: ApiCall) -> Page[AuditEntry]:
