@@ -208,13 +208,28 @@ def test_an_event_and_a_job_are_stored_by_hand_and_run(either: Shop) -> None:
 
 def test_an_operator_command_imports_no_user_code_unless_it_must(shop: Shop) -> None:
     (shop.folder / "loud.py").write_text("print('imported')\n" + APP)
-    quiet = shop.spawn("stats", HOLDFAST_APP="loud:hf")
-    assert (quiet.returncode, "imported" in quiet.stdout) == (0, False)
+    quiet = shop.spawn("stats", "--schema", "holdfast", HOLDFAST_APP="loud:hf")
+    assert (quiet.returncode, "imported" in quiet.stdout + quiet.stderr) == (0, False)
+    loud = shop.spawn("stats", "--format", "json", HOLDFAST_APP="loud:hf")
+    assert (loud.returncode, "imported" in loud.stderr) == (0, True), "its schema is needed"
+    assert json.loads(loud.stdout)["failed"] == 5
     environment = {k: v for k, v in shop.environment().items() if k != "HOLDFAST_DSN"}
     (shop.folder / "pyproject.toml").write_text('[tool.holdfast]\napp = "own:hf"\n')
     (shop.folder / "own.py").write_text(f"from holdfast import Holdfast\nhf = Holdfast({shop.dsn!r})\n")
     found = subprocess.run(command("stats"), capture_output=True, text=True, cwd=shop.folder, env=environment)
     assert (found.returncode, "failed 5" in found.stdout) == (0, True), found.stderr
+
+
+def test_a_command_uses_the_schema_of_the_app(shop: Shop) -> None:
+    (shop.folder / "other.py").write_text("from holdfast import Holdfast\nhf = Holdfast(schema='other')\n")
+    assert shop.spawn("schema", "migrate", HOLDFAST_APP="other:hf").returncode == 0
+    for words, more in ((("--app", "other:hf"), {}), ((), {"HOLDFAST_APP": "other:hf"})):
+        assert "failed 0" in shop.spawn("stats", *words, **more).stdout
+        assert "failed 5" in shop.spawn("stats", *words, "--schema", "holdfast", **more).stdout, "an option decides"
+    (shop.folder / "pyproject.toml").write_text('[tool.holdfast]\napp = "other:hf"\n')
+    assert "failed 0" in shop.spawn("stats").stdout
+    missing = shop.spawn("stats", HOLDFAST_APP="absent:hf")
+    assert (missing.returncode, "pass --schema to use the store without the app" in missing.stderr) == (6, True)
 
 
 def test_a_worker_whose_app_has_a_store_refuses_another(shop: Shop) -> None:

@@ -134,6 +134,6 @@ def _failed(error: Exception, settings: Settings) -> ExitCode:
 def main() -> None:
     """Reliable events, jobs and messages: run workers, inspect deliveries, and replay dead letters.
 
-    The store comes from --dsn, HOLDFAST_DSN or the app. Operator commands need only a store. The options below may be
-    placed before or after a command.
+    The store comes from --dsn, HOLDFAST_DSN or the app, and its schema from --schema or the app. Operator commands need
+    only a store. The options below may be placed before or after a command.
     """

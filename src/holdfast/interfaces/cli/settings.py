@@ -1,5 +1,6 @@
 """Options that every command accepts: store, app, actor, output format and logs."""
 
+import contextlib
 import getpass
 import os
 import socket
@@ -102,7 +103,7 @@ class Settings:
 
         dsn = self.dsn or os.environ.get("HOLDFAST_DSN")
         if dsn:
-            store = open_store(dsn, self.schema or "holdfast", role="holdfast-cli", pool_size=2)
+            store = open_store(dsn, self._schema(), role="holdfast-cli", pool_size=2)
             # The app has the keys of encrypted payloads; without --app they are shown encrypted.
             return store if self.app is None else use_cipher(store, self.load_app().cipher)
         if self.app_spec() is None:
@@ -114,6 +115,29 @@ class Settings:
         if self.schema in (None, app.schema):
             return app.store
         return use_cipher(open_store(app.dsn, self.schema or app.schema), app.cipher)
+
+    def _schema(self) -> str:
+        """The schema of a store whose DSN is known: --schema, else that of the configured app, which is imported for it.
+
+        Workers of the app use its schema, so another default would silently read and write another store.
+        """
+        if self.schema is not None:
+            return self.schema
+        try:
+            if self.app_spec() is None:
+                return "holdfast"
+        except ConfigurationError:  # pyproject.toml cannot be read or is not trusted, and no option asks for its app
+            return "holdfast"
+        # What the code prints on import is not part of the output.
+        with contextlib.redirect_stdout(sys.stderr):
+            try:
+                return self.load_app().schema
+            except AppFailed as error:
+                if self.app is not None:
+                    raise
+                raise AppFailed(
+                    f"{error}. The schema of the store is that of the app; pass --schema to use the store without the app"
+                ) from error
 
     def operations(self, *, create: bool = False, check: bool = True) -> "SyncOperations":
         """Opens the operations on the store. With `check` it raises if the schema version does not match this release."""
@@ -151,7 +175,11 @@ def shared_options(*, acts: bool, logs: bool = False) -> list[click.Parameter]:
     """The options that every command accepts. Options without effect on a command are hidden from its help."""
     return [
         _option("--dsn", metavar="DSN", help="Store: sqlite:///path or postgresql://…  [env: HOLDFAST_DSN]"),
-        _option("--schema", metavar="NAME", help="Schema (PostgreSQL) or table prefix (SQLite).  [default: holdfast]"),
+        _option(
+            "--schema",
+            metavar="NAME",
+            help="Schema (PostgreSQL) or table prefix (SQLite).  [default: the app's, else holdfast]",
+        ),
         _option("--app", metavar="SPEC", help="App: module:attribute or file.py:attribute.  [env: HOLDFAST_APP]"),
         _option("--format", type=click.Choice(FORMATS), help="Output format.  [default: table]"),
         _option("--actor", metavar="NAME", hidden=not acts, help="Actor for the audit log.  [default: user@host]"),
