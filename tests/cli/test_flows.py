@@ -206,6 +206,51 @@ def test_an_event_and_a_job_are_stored_by_hand_and_run(either: Shop) -> None:
         assert json.loads(either.spawn("jobs", "show", message, "--format", "json").stdout)["status"] == "delivered"
 
 
+CHECKED = """
+from dataclasses import dataclass
+from holdfast import Holdfast, event
+
+hf = Holdfast()
+
+@event("order.placed")
+@dataclass
+class OrderPlaced:
+    order_id: int
+
+@hf.consumer(OrderPlaced, name="billing")
+def billing(order: OrderPlaced) -> None: ...
+
+@hf.job()
+def mail(to: str) -> None: ...
+"""
+
+
+def test_publish_and_enqueue_check_against_the_app(shop: Shop) -> None:
+    (shop.folder / "checked.py").write_text(CHECKED)
+    for words, text in (
+        (("publish", "order.placed", '{"order_id": "x"}'), "order_id"),
+        (("publish", "order.placed", "[1]"), "order.placed"),
+        (("publish", "order.placed", "{}"), "order_id"),
+        (("enqueue", "mail", '{"too": "ada"}'), "job mail has no such parameter; it takes to"),
+        (("enqueue", "mail", '{"to": 7}'), "to"),
+    ):
+        refused = shop.spawn(*words, "--app", "checked:hf")
+        assert (refused.returncode, refused.stdout, text in refused.stderr) == (2, "", True), refused.stderr
+        assert shop.run(*words).exit_code == 0, "without the app nothing is known about it"
+    assert shop.spawn("publish", "order.placed", '{"order_id": 7}', "--app", "checked:hf").returncode == 0
+    assert shop.spawn("enqueue", "mail", '{"to": "ada"}', "--app", "checked:hf").returncode == 0
+
+
+def test_an_event_that_no_consumer_gets_is_stored_with_a_note(shop: Shop) -> None:
+    stored = shop.run("publish", "odrer.placed", "{}", "--key", "k")
+    assert (stored.exit_code, len(stored.stdout.strip())) == (0, 36)
+    assert stored.stderr == (
+        "stored, but no consumer subscribes to odrer.placed; did you mean order.placed? subscribed types: order.*, order.placed\n"
+    )
+    assert "no consumer subscribes" not in shop.run("publish", "odrer.placed", "{}", "--key", "k").stderr
+    assert shop.run("publish", "order.returned", "{}").stderr == "", "a prefix matches it"
+
+
 def test_an_operator_command_imports_no_user_code_unless_it_must(shop: Shop) -> None:
     (shop.folder / "loud.py").write_text("print('imported')\n" + APP)
     quiet = shop.spawn("stats", "--schema", "holdfast", HOLDFAST_APP="loud:hf")
