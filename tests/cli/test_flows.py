@@ -341,10 +341,11 @@ def test_watching_ends_when_a_condition_holds(shop: Shop) -> None:
     assert (result.returncode, "failed is 5 (>= 5)" in result.stderr) == (1, True)
 
 
-def test_a_reader_that_goes_away_causes_no_traceback(shop: Shop) -> None:
+@pytest.mark.parametrize("format", ["jsonl", "table"])
+def test_a_reader_that_goes_away_is_no_error(shop: Shop, format: str) -> None:
     read, write = os.pipe()
     process = subprocess.Popen(
-        command("deliveries", "list", "--format", "jsonl"),
+        command("deliveries", "list", "--format", format),
         stdout=write,
         stderr=subprocess.PIPE,
         text=True,
@@ -353,8 +354,7 @@ def test_a_reader_that_goes_away_causes_no_traceback(shop: Shop) -> None:
     os.close(write)
     os.close(read)
     _, err = process.communicate(timeout=30)
-    assert "Traceback" not in err
-    assert "bug" not in err
+    assert (process.returncode, err) == (0, "")
 
 
 def test_dead_letters_are_exported_with_their_messages(shop: Shop) -> None:

@@ -1,8 +1,12 @@
 """Output: data to stdout as tables or JSON, notes and progress to stderr."""
 
+import contextlib
+import errno
+import os
+import select
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
@@ -84,9 +88,39 @@ def console(*, err: bool = False) -> "Console":
     """Console on stdout or stderr. Colors only on a terminal, and never with NO_COLOR."""
     from rich.console import Console
 
+    class PipeConsole(Console):
+        """Leaves a closed pipe to `until_reader_is_gone`; rich would end the process with exit code 1."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError(errno.EPIPE, "the reader closed the pipe")
+
     stream = sys.stderr if err else sys.stdout
     width: dict[str, Any] = {} if stream.isatty() else {"width": _PIPE_WIDTH}
-    return Console(file=stream, highlight=False, emoji=False, markup=False, **width)
+    return PipeConsole(file=stream, highlight=False, emoji=False, markup=False, **width)
+
+
+def until_reader_is_gone(call: Callable[[], T]) -> T | None:
+    """Calls a function that prints; None if the reader of stdout or stderr went away, as in `| head`, which is no error.
+
+    The interpreter flushes both at its end, so a closed one is replaced.
+    """
+    try:
+        return call()
+    except BrokenPipeError:
+        if not (closed := [stream for stream in (sys.stdout, sys.stderr) if reader_is_gone(stream)]):
+            raise
+        for stream in closed:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return None
+
+
+def reader_is_gone(stream: TextIO) -> bool:
+    """Whether the other end of the pipe of a stream is closed."""
+    with contextlib.suppress(OSError, ValueError):
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLERR)
+        return bool(poll.poll(0))
+    return False
 
 
 def note(text: str) -> None:

@@ -14,6 +14,7 @@ from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.interfaces.cli.exit_codes import ExitCode, code_of, describe
 from holdfast.interfaces.cli.next_command import with_store
+from holdfast.interfaces.cli.output import until_reader_is_gone
 from holdfast.interfaces.cli.settings import Settings, shared_options
 from holdfast.interfaces.presentation.formatting import printable
 
@@ -84,6 +85,10 @@ class Root(click.Group):
         if name not in _COMMANDS and not name.startswith("-") and (near := get_close_matches(name, _COMMANDS, n=1)):
             ctx.fail(f"no such command {name!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        invoke = super().invoke
+        return until_reader_is_gone(lambda: invoke(ctx))
 
     def main(
         self,

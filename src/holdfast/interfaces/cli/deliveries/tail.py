@@ -1,11 +1,9 @@
 """`holdfast tail`: follows deliveries through their states, one line per change."""
 
 import contextlib
-import os
-import select
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +11,7 @@ import click
 
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import DURATION, STATUS, TIME
-from holdfast.interfaces.cli.output import console, status_style
+from holdfast.interfaces.cli.output import console, reader_is_gone, status_style
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.presentation.deliveries import attempts, state
 from holdfast.interfaces.presentation.filters import delivery_filter
@@ -50,14 +48,14 @@ def cli(
     ops.check_filter(wanted)
     as_json = as_json or not settings().tabular
     # Ctrl-C and the end of the reader, as in `| head`, are the usual ends.
-    with contextlib.suppress(KeyboardInterrupt), _quiet_pipe():
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
             found = ops.activity(wanted, cursor=cursor, since=since)
             cursor = found.cursor
             _print([one for one in found.changed if not status or state(one) in status], found.now, as_json)
             if found.more:
                 continue
-            if once or _reader_is_gone():
+            if once or reader_is_gone(sys.stdout):
                 break
             time.sleep(max(_LEAST, every.total_seconds()))
     return ExitCode.DONE
@@ -92,21 +90,3 @@ def _print_lines(changed: Sequence[DeliverySummary], now: datetime) -> None:
             rest = Text(" " * 9 + ("" if fits else f"{row.id}  ") + error)
             rest.truncate(out.width, overflow="ellipsis")
             out.print(rest, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _quiet_pipe() -> Iterator[None]:
-    """Ends the block when stdout is a closed pipe. The interpreter flushes stdout at its end, so it gets another file."""
-    try:
-        yield
-    except (BrokenPipeError, SystemExit):  # rich turns the first into the second
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _reader_is_gone() -> bool:
-    """Whether the other end of the pipe on stdout is closed; without this, `| head` would end only with the next line."""
-    with contextlib.suppress(OSError, ValueError):
-        poll = select.poll()
-        poll.register(sys.stdout.fileno(), select.POLLERR)
-        return bool(poll.poll(0))
-    return False
