@@ -322,6 +322,16 @@ def test_no_screen_is_wider_than_a_small_phone(browser: Browser, shop: Shop) -> 
         assert field["x"] + field["width"] <= button["x"], "the button covers the field"
 
 
+@pytest.mark.parametrize("width", [1100, 1280])
+def test_no_table_needs_scrolling_on_a_small_laptop(browser: Browser, shop: Shop, width: int) -> None:
+    shop.ops.create_plan(Action.REPLAY, Filter(dead=True), limit=3, actor="ada@laptop.example", reason="a sample first")
+    with _page(browser, shop, viewport={"width": width, "height": 800}) as page:
+        for path in ("/queues", "/plans", "/consumers", "/breakers"):
+            page.goto(path)
+            hidden = page.evaluate("(one => one.scrollWidth - one.clientWidth)(document.querySelector('.scroll'))")
+            assert hidden <= 0, f"{path}: the buttons cover {hidden} pixels"
+
+
 def test_rows_are_selected_on_a_small_phone(browser: Browser, shop: Shop) -> None:
     with _page(browser, shop, viewport={"width": 360, "height": 740}) as page:
         for path in ("/dead", "/deliveries"):

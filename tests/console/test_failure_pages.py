@@ -1,6 +1,7 @@
 """The page of a failure group with its inputs, the comparison of payloads, and the live tail."""
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 from html import unescape
 
@@ -8,6 +9,7 @@ import pytest
 
 from holdfast.core.change import Deliver
 from holdfast.core.delivery import Status
+from holdfast.interfaces.console.pages.overview import failure_group_cards
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.plan import Action
 from holdfast.stores.protocol import Store
@@ -20,6 +22,19 @@ BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
 
 def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", unescape(page)))
+
+
+@pytest.mark.parametrize(
+    ("age_of_failure", "serves", "grows"), [(30, True, True), (30, False, False), (90, True, False)]
+)
+async def test_a_group_is_still_failing_only_while_a_live_worker_fails(
+    ops: Operations, shop: Store, age_of_failure: int, serves: bool, grows: bool
+) -> None:
+    now = await ops.now()
+    group = replace((await ops.failure_groups())[0], last_failed_at=now - timedelta(seconds=age_of_failure))
+    workers = [replace(one, alive=serves) for one in await ops.workers()]
+    (card,) = failure_group_cards([group], workers, now)
+    assert card.is_growing is grows
 
 
 @BOTH

@@ -18,7 +18,7 @@ from holdfast.stores.queries.query import FailureGroup
 _MAX_CARDS = 6
 _MAX_GROUPS_READ = 200
 _LATE = timedelta(minutes=1)
-_RECENT = timedelta(minutes=5)
+_RECENT = timedelta(minutes=1)
 _NEAR_DEPLOY = timedelta(hours=1)
 
 
@@ -26,7 +26,7 @@ _NEAR_DEPLOY = timedelta(hours=1)
 class FailureGroupCard:
     """A failure group as shown on the overview.
 
-    `is_growing`: it is still growing. `after`: time between the start of a worker of generation `deployed` and the first
+    `is_growing`: its newest failure is less than a minute old, and a live worker serves its consumer. `after`: time between the start of a worker of generation `deployed` and the first
     failure, if that is less than an hour.
     """
 
@@ -113,10 +113,12 @@ def failure_group_cards(
         )
         after = first - came[0] if came is not None and first is not None else None
         near = after is not None and after < _NEAR_DEPLOY
+        served = any(one.alive and group.consumer in one.consumers for one in workers)
+        is_recent = group.last_failed_at is not None and now - group.last_failed_at < _RECENT
         found.append(
             FailureGroupCard(
                 group=group,
-                is_growing=group.last_failed_at is not None and now - group.last_failed_at < _RECENT,
+                is_growing=served and is_recent,
                 after=after if near else None,
                 deployed=came[1] if came is not None and near else None,
             )
