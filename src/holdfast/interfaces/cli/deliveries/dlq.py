@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 from uuid import UUID
@@ -15,10 +16,10 @@ from holdfast.interfaces.cli.deliveries.delivery_report import print_report
 from holdfast.interfaces.cli.filters import ID, filter_options, page_options
 from holdfast.interfaces.cli.output import ProgressLine, note, show_list, show_value
 from holdfast.interfaces.cli.settings import command, group, settings
-from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.table import Column, time_column
 from holdfast.interfaces.presentation.deliveries import state
 from holdfast.interfaces.presentation.filters import DEAD_LETTER_STATES, delivery_filter
-from holdfast.interfaces.presentation.formatting import ago, many, one_line, short_frame
+from holdfast.interfaces.presentation.formatting import many, one_line, short_frame
 from holdfast.ops.queries.deliveries import Exported
 from holdfast.ops.service import SyncOperations
 from holdfast.stores.admin.plan import Action
@@ -79,8 +80,8 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
         Column("GROUP", lambda one: one.fingerprint or ""),
         Column("COUNT", lambda one: f"{one.count:,}", right=True),
         Column("CONSUMER", lambda one: one.consumer),
-        Column("SINCE", lambda one: "" if one.first_failed_at is None else ago(one.first_failed_at, now), titled=True),
-        Column("LAST", lambda one: "" if one.last_failed_at is None else ago(one.last_failed_at, now), titled=True),
+        replace(time_column("SINCE", lambda one: one.first_failed_at, now), titled=True),
+        replace(time_column("LAST", lambda one: one.last_failed_at, now), titled=True),
         Column("GENERATION", _generations, right=True),
         Column("AT", lambda one: short_frame(one.frame), titled=True),
         Column("ERROR", lambda one: one_line(f"{one.error_type}: {one.last_error}"), loose=True),
@@ -88,7 +89,7 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
     show_list(settings(), found, columns, "no dead letters")
     if settings().tabular and found and found[0].fingerprint:
         note(f"example: holdfast dlq show {found[0].example}")
-        note(f"replay: holdfast replay --group {found[0].fingerprint} --dry-run")
+        note(f"replay: holdfast replay --group {found[0].fingerprint} --consumer {found[0].consumer} --dry-run")
 
 
 add_bulk_action(
