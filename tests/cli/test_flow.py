@@ -37,7 +37,10 @@ def test_limits_and_keys_are_changed(either: Shop) -> None:
     store = open_store(either.dsn)
     asyncio.run(furnish_flow(store, "sync", LIMITED, "acme corp", "globex"))
     store.close_sync()
-    assert "limits of consumer sync changed" in either.run("consumers", "limit", "sync", "--limit", "5").stderr
+    assert "limits of consumer sync changed: limit 5" in either.run("consumers", "limit", "sync", "--limit", "5").stderr
+    assert "declared -> limit 5" in either.run("audit", "list", "--action", "limit").stdout
+    unknown = either.run("consumers", "limit", "snyc", "--limit", "5")
+    assert (unknown.exit_code, "did you mean 'sync'?" in unknown.stderr) == (3, True)
     assert "already had these values" in either.run("consumers", "limit", "sync", "--limit", "5").stderr
     assert "limit 5 by tenant (declared 2)" in either.run("consumers", "keys", "sync").stderr
     for wrong in (["--limit", "0"], ["--rate", "fast"], ["--rate", "1/1s"], []):

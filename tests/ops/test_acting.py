@@ -40,7 +40,8 @@ async def acts(store: Store) -> list[tuple[str, str, str, str, str | None]]:
 async def test_a_queue_is_paused_and_resumed(store: Store, ops: Operations) -> None:
     await register_consumers(store, {"mail": []}, queue="slow")
     await put(store, job("mail", queue="slow"))
-    await ops.pause_queue("slow", actor="ada", reason="smtp moves")
+    assert await ops.pause_queue("slow", actor="ada", reason="smtp moves")
+    assert not await ops.pause_queue("slow", actor="bob"), "it was paused"
     (queue,) = await ops.queues()
     assert (queue.name, queue.consumers, queue.pending, queue.paused_at is not None) == ("slow", ("mail",), 1, True)
     assert await claim_all(store) == []
@@ -79,7 +80,8 @@ async def test_a_slip_of_the_pen_pauses_nothing(store: Store, ops: Operations) -
 async def test_a_consumer_is_paused_resumed_and_unblocked(store: Store, ops: Operations) -> None:
     await register_consumers(store, {"mail": ["order.*"]})
     await start(store, "w", ["mail"], generation=3)
-    await ops.pause_consumer("mail", actor="ada", reason="smtp moves")
+    assert await ops.pause_consumer("mail", actor="ada", reason="smtp moves")
+    assert not await ops.pause_consumer("mail", actor="bob"), "it was paused"
     (state,) = await ops.consumers()
     assert (state.patterns, state.workers, state.live_generation, state.paused_at is not None) == (
         ("order.*",),

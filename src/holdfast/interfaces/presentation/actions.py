@@ -48,6 +48,7 @@ _FLOW_TEXTS = {
     "fields": _FLOW_FIELDS,
     "effect": "Workers use the new values within about a second. A deploy keeps them until they are reset.",
     "label": "Change limits",
+    "shown": ("limit", "rate"),
 }
 
 
@@ -71,6 +72,7 @@ ACTIONS = (
         QUEUES,
         "pause",
         fields=(ActionField("force", FieldKind.FLAG, "Pause it even if no consumer or job uses it yet."),),
+        unchanged="queue {name} was already paused",
         effect=_UNTIL_RESUMED,
         help="Pause a queue: workers claim nothing from it until it is resumed. Running handlers finish.",
         undo="resume",
@@ -87,12 +89,14 @@ ACTIONS = (
         summary="Change the limit or rate of a queue",
         done="limits of queue {name} changed",
         unchanged="the limits of queue {name} already had these values",
-        help="Change the limit or rate of a queue, or return to the declared one. Needs no deploy.",
+        help="Change the limit or rate that a queue declares, or return to the declared one. Needs no deploy. A queue that declares "
+        "none can only be paused.",
         **_FLOW_TEXTS,
     ),
     _action(
         CONSUMERS,
         "pause",
+        unchanged="consumer {name} was already paused",
         effect=_UNTIL_RESUMED,
         help="Pause a consumer: workers start no new runs. Running handlers finish.",
         undo="resume",
@@ -125,7 +129,8 @@ ACTIONS = (
         summary="Change the limit or rate of a consumer",
         done="limits of consumer {name} changed",
         unchanged="the limits of consumer {name} already had these values",
-        help="Change the limit or rate of a consumer, or return to the declared one. Needs no deploy.",
+        help="Change the limit or rate that a consumer declares, or return to the declared one. Needs no deploy. A consumer that "
+        "declares none can only be paused.",
         page="/flow",
         **_FLOW_TEXTS,
     ),

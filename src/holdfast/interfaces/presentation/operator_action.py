@@ -78,6 +78,8 @@ class OperatorAction:
     """The method of `ops`, if its name is not the verb and the resource."""
     page: str = ""
     """The page of the console that lists the item, with its first argument as a parameter, if `resource` has another."""
+    shown: tuple[str, ...] = ()
+    """The fields whose values the result in words ends with."""
 
     def call(self, ops: Operations | SyncOperations) -> Callable[..., Any]:
         """The method of `ops` that makes the change, such as `pause_queue`."""
@@ -87,7 +89,10 @@ class OperatorAction:
     def text(self, result: object, given: Mapping[str, object]) -> str:
         """Describes what the action did. `given` are its arguments and fields."""
         shown = ", ".join(result) if type(result) is tuple else result
-        return (self.unchanged if result is False else self.done).format(result=shown, **given)
+        if result is False:
+            return self.unchanged.format(result=shown, **given)
+        values = ", ".join(f"{name} {given[name]}" for name in self.shown if given.get(name) is not None)
+        return self.done.format(result=shown, **given) + (f": {values}" if values else "")
 
 
 def new_action(resource: Resource, verb: str, **more: Any) -> OperatorAction:

@@ -109,10 +109,12 @@ def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Co
     return found
 
 
-def pause_consumer(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[None]:
-    """Stops claiming for a consumer until it is resumed; running deliveries finish."""
-    yield from _known(name)
+def pause_consumer(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
+    """Stops claiming for a consumer until it is resumed; running deliveries finish. False if it was paused."""
+    if (yield from _known(name)).paused_at is not None:
+        return False
     yield from transact(actions.pause_consumer(name, actor, reason))
+    return True
 
 
 def resume_consumer(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
@@ -205,7 +207,8 @@ def _retire(name: str, pattern: str | None, actor: str, reason: str | None) -> S
     return (*ending, *relayed, *read)
 
 
-def _known(name: str) -> TaskSteps[None]:
-    names = [row.name for row in (yield from transact(registry.consumers()))]
-    if name not in names:
-        raise unknown_name("consumer", name, names, "registered")
+def _known(name: str) -> TaskSteps[registry.Consumer]:
+    known = {row.name: row for row in (yield from transact(registry.consumers()))}
+    if name not in known:
+        raise unknown_name("consumer", name, known, "registered")
+    return known[name]

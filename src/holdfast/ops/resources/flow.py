@@ -2,10 +2,12 @@
 
 from holdfast.core.errors import ConfigurationError, NotFound, Refused
 from holdfast.core.flow import bounded_key
+from holdfast.ops.queries.filter_names import check_filter
 from holdfast.ops.queries.flow_keys import consumer_with_flow
 from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin import flow as changes
 from holdfast.stores.queries.flow_keys import KeySource, flow_keys
+from holdfast.stores.queries.query import Filter
 
 
 def limit_consumer(
@@ -70,7 +72,8 @@ def _change(
     kind: str, name: str, actor: str, reason: str | None, limit: int | None, rate: str | None, reset: bool
 ) -> TaskSteps[bool]:
     if limit is None and rate is None and not reset:
-        raise ConfigurationError("nothing to change; give a limit, a rate, or reset")
+        raise ConfigurationError("nothing to change; give a limit, a rate or a reset (--limit, --rate, --reset)")
+    yield from check_filter(Filter(queue=name) if kind == "queue" else Filter(consumers=(name,)))
     changed = yield from transact(changes.change_flow(kind, name, actor, reason, limit=limit, rate=rate, reset=reset))
     yield from call_store(lambda store: store.hint_sync())
     return changed

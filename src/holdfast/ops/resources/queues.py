@@ -64,15 +64,18 @@ def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Queue
     return found
 
 
-def pause_queue(name: str, *, actor: str, reason: str | None = None, force: bool = False) -> TaskSteps[None]:
-    """Stops claiming from a queue until it is resumed; running deliveries finish.
+def pause_queue(name: str, *, actor: str, reason: str | None = None, force: bool = False) -> TaskSteps[bool]:
+    """Stops claiming from a queue until it is resumed; running deliveries finish. False if it was paused.
 
     An unknown queue is `NotFound` unless `force`, because a typing error must not look like a pause.
     """
     check_name("queue", name)
     if not force:
         yield from _known(name)
+    if name in (yield from transact(paused_queues())):
+        return False
     yield from transact(actions.pause_queue(name, actor, reason))
+    return True
 
 
 def resume_queue(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:

@@ -1,9 +1,11 @@
 """`holdfast audit`: lists the audit log."""
 
+from datetime import timedelta
 from typing import Any
 
 import click
 
+from holdfast.core.values.duration import format_duration
 from holdfast.interfaces.cli.filters import PAGE, TARGET, TIME
 from holdfast.interfaces.cli.output import show_list
 from holdfast.interfaces.cli.settings import command, group, settings
@@ -54,13 +56,25 @@ def _item(entry: AuditEntry) -> str:
 
 
 def _result(entry: AuditEntry) -> str:
-    """The progress of a plan and the results of its deliveries."""
+    """The progress of a plan and the results of its deliveries, or the limits before and after a change."""
+    if entry.action == "limit" and isinstance(entry.detail, dict):
+        return f"{_limits(entry.detail.get('before'))} -> {_limits(entry.detail.get('after'))}"
     plan = entry.plan
     if plan is None or len(_deliveries(entry)) == 1:
         return ""
     done = f"{plan.done:,}" if plan.total in (None, plan.done) else f"{plan.done:,} of {plan.total:,}"
     parts = [f"{plan.action} {done}" + (f" ({plan.state})" if plan.state not in (None, "done") else "")]
     parts += [f"{plan.results[name]:,} {word}" for name, word in _ENDED if plan.results.get(name)]
+    return ", ".join(parts)
+
+
+def _limits(values: object) -> str:
+    """Limits that an operator set: `limit 5, rate 90/10s`."""
+    if not isinstance(values, dict) or not values:
+        return "declared"
+    rate = values.get("rate")
+    parts = [f"limit {values['limit']}"] if "limit" in values else []
+    parts += [f"rate {rate[0]}/{format_duration(timedelta(seconds=rate[1]))}"] if isinstance(rate, list) else []
     return ", ".join(parts)
 
 
