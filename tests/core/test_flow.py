@@ -34,6 +34,13 @@ def test_a_limit_is_a_whole_number_from_one(number: int) -> None:
         Limit(number)
 
 
+def test_a_plain_number_names_the_class_and_its_import() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"queue mail: limit is 5; give Limit\(10\), after `from holdfast import"
+    ):
+        Queue("mail", limit=5)  # type: ignore[arg-type]
+
+
 def test_a_queue_has_no_keys() -> None:
     assert Queue("mail", limit=Limit(3)).flow is not None
     with pytest.raises(ConfigurationError, match="a queue has no keys"):

@@ -54,10 +54,12 @@ def test_the_reference_lists_exactly_the_commands_and_their_options() -> None:
 
 def test_settings_are_listed() -> None:
     app = inspect.signature(Holdfast).parameters.keys()
+    consumer = inspect.signature(Holdfast.consumer).parameters
     tables: Mapping[str, set[str]] = {
         "App: ": set(app),
         "Worker: ": {field.name for field in fields(WorkerOptions)},
         "Handlers": set(HandlerOptions.__annotations__),
+        "Consumers: ": {name for name, one in consumer.items() if one.kind is inspect.Parameter.KEYWORD_ONLY},
     }
     assert {heading: listed(section("reference/settings.md", heading)) for heading in tables} == tables
 

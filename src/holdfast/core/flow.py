@@ -77,6 +77,9 @@ class Rate:
         return parse_rate(self.rate)[1]
 
 
+_EXAMPLE_RATE = "'90/10s'"
+
+
 @dataclass(frozen=True, slots=True)
 class Queue:
     """A queue with a limit or rate for all its consumers together, or with a default retry policy or retention.
@@ -298,9 +301,7 @@ def parse_rate(rate: str) -> tuple[int, timedelta]:
     """The count and the window of a rate such as `90/10s`; raises `ConfigurationError` for other text."""
     found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if found is None:
-        raise ConfigurationError(
-            f"rate is {rate!r}; write a count and a window, such as Rate('90/10s') or Rate('5/1m')"
-        )
+        raise ConfigurationError(f"rate is {rate!r}; write a count and a window, such as '90/10s' or '5/1m'")
     window_text = found[2].strip()
     if window_text in ("s", "m", "h", "d", "w"):
         window_text = f"1{window_text}"
@@ -330,15 +331,21 @@ def check_count(name: str, value: int, example: str) -> int:
 def check_limit(owner: str, value: Limit | None) -> Limit | None:
     """Return `value` if it is a Limit or None, else raise `ConfigurationError`."""
     if value is not None and not isinstance(value, Limit):
-        raise ConfigurationError(f"{owner}limit is {value!r}; give Limit(10) or Limit(2, by='tenant_id')")
+        raise ConfigurationError(f"{owner}limit is {value!r}; {_give('Limit', '10', owner)}")
     return value
 
 
 def check_rate(owner: str, value: Rate | None) -> Rate | None:
     """Return `value` if it is a Rate or None, else raise `ConfigurationError`."""
     if value is not None and not isinstance(value, Rate):
-        raise ConfigurationError(f"{owner}rate is {value!r}; give Rate('90/10s') or Rate('90/10s', by='tenant_id')")
+        raise ConfigurationError(f"{owner}rate is {value!r}; {_give('Rate', _EXAMPLE_RATE, owner)}")
     return value
+
+
+def _give(cls: str, value: str, owner: str) -> str:
+    """What to write instead. A queue has no keys."""
+    keyed = "" if owner.startswith("queue ") else f" or {cls}({value}, by='tenant_id')"
+    return f"give {cls}({value}){keyed}, after `from holdfast import {cls}`"
 
 
 def _seconds(value: timedelta | None) -> float | None:
