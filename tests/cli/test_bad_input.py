@@ -223,6 +223,12 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     (("replay", "--status", "failed", "--generation", "-1"), 2, "--generation"),
     (("replay", "--status", "failed"), 4, "stdin is not a terminal; pass --yes"),
     (("replay", "--plan", "absent.json"), 2, "cannot be read"),
+    (("plans", "start", "abc"), 2, "is not an id"),
+    (("worker", "--app", "nowhere:hf", "--lease", "1"), 2, "has no unit; write '250ms', '30s'"),
+    (("queues", "limit", "mial", "--limit", "5"), 3, "did you mean 'mail'?"),
+    (("queues", "limit", "mail"), 2, "a rate or a reset (--limit, --rate, --reset)"),
+    (("schedules", "put", "x", "mail"), 2, "exactly one of cron, every and at"),
+    (("enqueue", "mial", "{}"), 3, "force (--force) stores it"),
     (("dlq", "discard"), 2, "nothing to discard is selected"),
     (("dlq", "discard", ABSENT), 3, ABSENT),
     (("dlq", "discard", ABSENT, "--consumer", "mail"), 2, "ids cannot be combined with filters"),
@@ -324,6 +330,15 @@ def test_bad_input_gets_one_clear_line_and_its_code(shop: Shop, args: tuple[str,
     assert text in line
     assert "s3" not in line.replace("sqlite3", "")
     assert result.stdout == ""
+
+
+def test_the_id_of_a_message_is_not_that_of_a_delivery(shop: Shop) -> None:
+    message = json.loads(shop.run("dlq", "list", "--format", "json").stdout)[0]["message_id"]
+    refused = shop.run("replay", "--id", message)
+    assert (refused.exit_code, f"it is a message: see `holdfast messages show {message}`" in refused.stderr) == (
+        3,
+        True,
+    )
 
 
 def test_bad_input_changes_nothing(shop: Shop) -> None:

@@ -111,8 +111,13 @@ async def test_a_job_is_found_by_its_delivery_and_by_what_enqueueing_returned(st
     (listed,) = await ops.deliveries(Filter(type="job.*"))
     assert (await ops.job(published.id)).listed == listed
     assert (await ops.job(listed.delivery.id)).listed == listed
-    for id in (event.id, fresh_id()):
-        with pytest.raises(NotFound, match="job"):
+    (delivered,) = await ops.deliveries(Filter(consumers=("billing",)))
+    for id, text in (
+        (event.id, f"belongs to the event order.placed: see `holdfast messages show {event.id}`"),
+        (delivered.delivery.id, f"see `holdfast deliveries show {delivered.delivery.id}`"),
+        (fresh_id(), "no job"),
+    ):
+        with pytest.raises(NotFound, match=text):
             await ops.job(id)
 
 

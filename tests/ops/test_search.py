@@ -18,6 +18,7 @@ from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import search as scanning
 from tests.support.builders import claim_all, failure, finish, message, put, register_consumers
+from tests.support.failures import dead_letters
 
 HEADERS = {"tenant": "acme-7", "request_id": "req-11"}
 
@@ -113,6 +114,15 @@ async def test_a_search_stops_after_a_while_says_how_far_it_looked_and_continues
     assert (fields(found), steps) == ({"mailer": "payload"}, 6)
 
 
+async def test_a_page_is_full_and_its_cursor_can_be_copied_from_a_sentence(store: Store, ops: Operations) -> None:
+    await dead_letters(store, 5, consumer="export")
+    first = await ops.search("export", limit=2)
+    assert len(first.matches) == 2, "the example of the group is one of them"
+    assert first.next is not None
+    assert not first.next.endswith(".")
+    assert (await ops.search("export", limit=2, after=first.next)).matches
+
+
 @pytest.mark.parametrize("text", ["", " ", "x", "x" * 201])
 async def test_a_text_that_is_too_short_or_too_long_is_refused(ops: Operations, text: str) -> None:
     with pytest.raises(ConfigurationError, match="characters"):
@@ -121,7 +131,7 @@ async def test_a_text_that_is_too_short_or_too_long_is_refused(ops: Operations, 
 
 @pytest.mark.parametrize("after", ["", "x", "x.y", ".-.", "01a1de9e-3feb-7141-acf8-3a160ca18709"])
 async def test_a_place_to_continue_from_that_cannot_be_read_is_refused(ops: Operations, after: str) -> None:
-    with pytest.raises(ConfigurationError, match="`after` is not valid"):
+    with pytest.raises(ConfigurationError, match="the cursor is not valid"):
         await ops.search("boom", after=after)
 
 

@@ -45,7 +45,9 @@ class Missed(StrEnum):
 def schedule_text(cron: str | None, every: Duration | None, at: datetime | None, tz: str) -> str:
     """The stored text of a schedule; raises `ConfigurationError` unless exactly one of the three is given and can be read."""
     if sum(value is not None for value in (cron, every, at)) != 1:
-        raise ConfigurationError("a schedule needs exactly one of cron=, every= and at=, such as cron='0 7 * * *'")
+        raise ConfigurationError(
+            "a schedule needs exactly one of cron, every and at, such as every 90m or the cron expression '0 7 * * *'"
+        )
     if cron is not None:
         check_schedule(cron, tz)
         return cron

@@ -19,10 +19,9 @@ class InvalidDuration(ConfigurationError, ValueError):
         super().__init__(name, self.value, problem)
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} {quoted(self.value)} {self.problem}; "
-            "use seconds, a timedelta, or text such as '250ms', '30s', '5m', '1h30m', '2d', '1w'"
-        )
+        # Text needs a unit, so the other kinds are no remedy for it.
+        kinds = "write" if isinstance(self.value, str) else "use seconds, a timedelta, or text such as"
+        return f"{self.name} {quoted(self.value)} {self.problem}; {kinds} '250ms', '30s', '5m', '1h30m', '2d' or '1w'"
 
 
 class InvalidName(HoldfastError, ValueError):

@@ -55,12 +55,16 @@ _FILTERS = (
     click.option("--queue", metavar="NAME", help="Only this queue."),
     click.option("--type", "type", metavar="TYPE", help="Only this type, or a prefix (order.*)."),
     click.option("--error-type", metavar="NAME", help="Only this error class, with or without its module."),
-    click.option("--group", metavar="GROUP", help="Only this failure group (see `holdfast dlq groups`)."),
+    click.option(
+        "--group",
+        metavar="GROUP",
+        help="Only this fingerprint (see `holdfast dlq groups`), of all consumers unless --consumer is given.",
+    ),
     click.option(
         "--since",
         type=TIME,
         metavar="TIME",
-        help="Only deliveries that ended since: 2h, 3d, 2026-11-15T09:00Z. Unfinished ones: created since.",
+        help="Only deliveries that ended since: 2h, 3d, 2026-11-15T09:00 (UTC). Unfinished ones: created since.",
     ),
     click.option(
         "--until",

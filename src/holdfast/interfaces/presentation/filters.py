@@ -43,7 +43,8 @@ def parse_time(text: str, now: datetime) -> datetime:
         parsed = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"{text[:80]!r} is neither an age (2h, 3d) nor a time (2026-11-15T09:00:00Z)"
+            f"{text[:80]!r} is neither an age (2h, 3d) nor a time (2026-11-15, '2026-11-15 09:00', 2026-11-15T09:00:00Z); a time "
+            "without an offset is UTC"
         ) from None
     return parsed.replace(tzinfo=UTC) if parsed.utcoffset() is None else parsed
 

@@ -108,6 +108,8 @@ def job(id: UUID) -> TaskSteps[DeliveryDetail]:
     ):
         if one.type.startswith("job."):
             return (yield from _detail(one))
+        command = "deliveries" if one.delivery.id == id else "messages"
+        raise NotFound("job", id, f"it belongs to the event {one.type}: see `holdfast {command} show {id}`")
     raise NotFound("job", id)
 
 

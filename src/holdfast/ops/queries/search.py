@@ -36,7 +36,7 @@ _SCAN_SECONDS = 0.02
 _GROUPS = 200
 _HEX = re.compile(r"[0-9a-f]{6,32}")
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
-_END = "-"
+_START, _END = "0", "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ def search(
         while cursors[dead] != _END and len(ids) < limit:
             before = None if cursors[dead] == "" else UUID(cursors[dead])
             scanned: Scanned = yield from transact(search_stretch(needle, limit - len(ids), before, dead=dead))
-            ids += scanned.ids
+            ids = list(dict.fromkeys((*ids, *scanned.ids)))
             counts[dead] += STRETCH
             cursors[dead] = _END if scanned.next is None else str(scanned.next)
             if timer() >= until:
                 break
-    matches = yield from _matches(needle, list(dict.fromkeys(ids)))
+    matches = yield from _matches(needle, ids)
     more = any(cursor != _END for cursor in cursors.values())
     return SearchResult(
         items=items,
@@ -99,7 +99,7 @@ def search(
         dead_scanned=None if cursors[True] == _END else counts[True],
         scanned=None if cursors[False] == _END else counts[False],
         back_to=(yield from _made_at(cursors[False])),
-        next=f"{cursors[True]}.{cursors[False]}" if more else None,
+        next=f"{cursors[True] or _START}.{cursors[False] or _START}" if more else None,
     )
 
 
@@ -132,7 +132,7 @@ def _indexed(needle: str, groups: Sequence[FailureGroup], limit: int) -> TaskSte
         found += yield from transact(deliveries_of_messages([one.id for one in named], limit))
     found += [group.example for group in groups]
     dead = yield from transact(query.deliveries(Filter(dead=True, consumers=(needle,)), limit))
-    return [*found, *(one.delivery.id for one in dead)][:limit]
+    return list(dict.fromkeys((*found, *(one.delivery.id for one in dead))))[:limit]
 
 
 def _in_group(group: FailureGroup, needle: str) -> bool:
@@ -191,10 +191,10 @@ def _made_at(cursor: str) -> TaskSteps[datetime | None]:
 
 
 def _read_cursors(after: str | None) -> dict[bool, str]:
-    dead, dot, newest = ("", ".", "") if after is None else after.partition(".")
+    dead, dot, newest = (_START, ".", _START) if after is None else after.partition(".")
     for cursor in (dead, newest):
-        if not dot or not (cursor in ("", _END) or _ID.fullmatch(cursor)):
+        if not dot or not (cursor in (_START, _END) or _ID.fullmatch(cursor)):
             raise ConfigurationError(
-                "`after` is not valid; pass the `next` of the previous result, or search again without it"
+                "the cursor is not valid; pass the whole one of the previous result, or search again without a cursor"
             )
-    return {True: dead, False: newest}
+    return {is_dead: "" if one == _START else one for is_dead, one in ((True, dead), (False, newest))}

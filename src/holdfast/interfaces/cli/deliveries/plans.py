@@ -9,6 +9,7 @@ import click
 from holdfast.core.errors import StoreError
 from holdfast.interfaces.cli.actions import REASON
 from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.filters import ID
 from holdfast.interfaces.cli.output import ProgressLine, note, print_table, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column, time_column
@@ -16,7 +17,7 @@ from holdfast.interfaces.presentation.formatting import many_deliveries
 from holdfast.ops.service import SyncOperations
 from holdfast.stores.admin.plan import Action, PlanItem, PlanState, ReplayResult, StoredPlan
 
-_ID = click.argument("id", type=click.UUID)
+_ID = click.argument("id", type=ID)
 _NO_WAIT = click.option("--no-wait", is_flag=True, help="Return immediately. Workers and the console execute the plan.")
 _POLL_SECONDS = 0.5
 _MAX_SHOWN = 10

@@ -30,7 +30,7 @@ from holdfast.stores.admin.plan import Action
 @command(name="replay", acts=True)
 @click.option("--id", "ids", type=ID, multiple=True, metavar="ID", help="Replay this delivery. Repeatable.")
 @click.option("--event-id", type=ID, metavar="ID", help="Replay the deliveries of this message.")
-@click.option("--consumers", type=NAMES, default=(), metavar="A,B", help="Only these consumers.")
+@click.option("--consumers", type=NAMES, default=(), metavar="A,B", help="The same as --consumer for each of them.")
 @STATUS
 @filter_options
 @LIMIT
@@ -81,6 +81,8 @@ def cli(
     if ids and not dry_run and file is None:
         report = ops.replay(ids, actor=who, reason=reason, generation=generation, rerun=rerun)
         if not report.done:
+            if len(ids) == 1:
+                ops.delivery(ids[0])  # raises NotFound with the kind of the item if it is no delivery
             raise nothing_to_do(report.action, report.skipped, len(report.skipped))
         show_report(settings(), report)
         return exit_code(report)
