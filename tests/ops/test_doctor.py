@@ -232,6 +232,8 @@ def settings(name: str, value: str) -> Facts:
         (settings("synchronous", "1"), "durability", Level.FAIL),
         (facts(skew=timedelta(seconds=-6)), "clock", Level.WARN),
         (facts(workers=()), "workers", Level.FAIL),
+        (facts(workers=(), lanes=(LaneCount("default", "mail", 1, 3, NOW + HOUR),)), "workers", Level.WARN),
+        (facts(workers=(), lanes=(LaneCount("default", "mail", 1, 3, NOW + HOUR / 60),)), "workers", Level.FAIL),
         (facts(lanes=(LaneCount("default", "mail", 2, 3, NOW),)), "generations", Level.FAIL),
         (facts(overdue=Overdue(2, HOUR)), "leases", Level.FAIL),
         (facts(counts=(Count("default", "mail", "suspect", BoundedCount(1), NOW, NOW),)), "suspects", Level.WARN),
@@ -281,10 +283,17 @@ async def test_dead_letters_failing_consumers_and_old_work_come_first(store: Sto
     failing, dead, old = found[:3]
     assert re.match(r"billing is failing: last dead letter \d+s ago; RuntimeError: declined at /", failing.message)
     assert dead.message.startswith("7 dead letters in 3 groups; 3 of mail for 2h: RuntimeError: boom at ")
+    assert re.search(r"`holdfast replay --group \w+ --consumer mail --dry-run`$", dead.remedy)
     assert old.message == "1 delivery for slow in queue default: the oldest has been due for 1h"
     assert [one.check for one in found if one.level is not Level.OK].count("old work") == 1, (
         "a pause is its own finding"
     )
+
+
+async def test_a_long_error_is_cut_between_words(store: Store, ops: Operations) -> None:
+    await dead_letters(store, 1, text="explanation " * 30)
+    failing = (await ops.doctor())[0]
+    assert re.search(r"explanation … at /", failing.message)
 
 
 async def test_a_consumer_whose_failures_are_retried_is_failing(store: Store, ops: Operations) -> None:

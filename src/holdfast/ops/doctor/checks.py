@@ -16,6 +16,8 @@ from holdfast.stores.queries.health import LaneCount, OldTransaction, Overdue, S
 from holdfast.stores.queries.query import Count
 
 _SKEW = timedelta(seconds=5)
+_SOON = timedelta(minutes=15)
+"""Work that is due later does not need a worker now."""
 _FAR_BEHIND = 1000
 _DEAD_ROWS = 100_000
 _LATE = timedelta(minutes=5)
@@ -183,6 +185,9 @@ def _workers(facts: Facts) -> Iterator[Finding]:
         generations = sorted({worker.generation for worker in facts.alive})
         shown = ", ".join(map(str, generations))
         yield Finding("workers", Level.OK, f"{len(facts.alive)} alive, generation {shown}")
+    elif waiting and (first := min(lane.oldest_at for lane in facts.lanes) - facts.now) > _SOON:
+        message = f"none is alive; {_wait(waiting)}, the first is due in {_rough(first)}"
+        yield Finding("workers", Level.WARN, message, "run `holdfast worker --app module:attr` before that")
     elif waiting:
         yield Finding(
             "workers", Level.FAIL, f"none is alive and {_wait(waiting)}", "run `holdfast worker --app module:attr`"

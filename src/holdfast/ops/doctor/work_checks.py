@@ -15,6 +15,7 @@ RECENT = timedelta(minutes=15)
 GROUPS = 200
 """How many failure groups are read."""
 _SHOWN = 10
+_ERROR = 120
 
 
 def check_work(facts: Facts, groups: Sequence[FailureGroup], retrying: Sequence[Retrying]) -> list[Finding]:
@@ -55,16 +56,15 @@ def _dead(facts: Facts, groups: Sequence[FailureGroup]) -> Iterator[Finding]:
     more = " or more" if len(groups) == GROUPS else ""
     kinds = f" in {len(groups):,} groups{more}" if len(groups) > 1 else ""
     message = f"{dead:,} dead letter{'' if dead == 1 else 's'}{kinds}"
-    group = "…"
+    command = "holdfast replay --status failed --dry-run"
     if groups:
         largest = max(groups, key=lambda group: group.count)
         age = "" if largest.first_failed_at is None else f" for {since(largest.first_failed_at, facts.now)}"
-        deploy = "" if largest.first_generation is None else f", first run by generation {largest.first_generation}"
-        group = largest.fingerprint or group
+        deploy = "" if largest.first_generation is None else f", first failed in generation {largest.first_generation}"
+        if largest.fingerprint is not None:
+            command = f"holdfast replay --group {largest.fingerprint} --consumer {largest.consumer} --dry-run"
         message += f"; {largest.count:,} of {largest.consumer}{age}{deploy}: {_error(largest)}"
-    yield Finding(
-        "dead letters", Level.WARN, message, f"run `holdfast dlq groups`, then `holdfast replay --group {group}`"
-    )
+    yield Finding("dead letters", Level.WARN, message, f"run `holdfast dlq groups`, then `{command}`")
 
 
 def _old(facts: Facts) -> Iterator[Finding]:
@@ -92,7 +92,9 @@ def _old(facts: Facts) -> Iterator[Finding]:
 
 
 def _error(group: FailureGroup) -> str:
-    error = truncated(" ".join((group.last_error or "").split()), 120)
+    error = " ".join((group.last_error or "").split())
+    if len(error) > _ERROR:
+        error = f"{error[:_ERROR].rpartition(' ')[0] or error[:_ERROR]} …"
     frame = f" at {group.frame}" if group.frame else ""
     return f"{group.error_type or 'error'}: {error}{frame}"
 
