@@ -367,6 +367,15 @@ def test_dead_letters_are_exported_with_their_messages(shop: Shop) -> None:
     assert {one["message"]["payload"]["order_id"] for one in to_stdout} <= set(range(6))
 
 
+def test_the_lists_of_queues_and_consumers_show_the_pause_of_the_other(shop: Shop) -> None:
+    shop.run("consumers", "pause", "mail")
+    shop.run("queues", "pause", "payments")
+    (queue,) = [line for line in shop.run("queues", "list").stdout.splitlines() if line.startswith("mail ")]
+    assert "paused: mail" in queue
+    (consumer,) = [line for line in shop.run("consumers", "list").stdout.splitlines() if line.startswith("billing ")]
+    assert "queue paused " in consumer
+
+
 def test_queues_consumers_and_schedules_are_paused_and_resumed(shop: Shop) -> None:
     for noun, name in (("queues", "mail"), ("consumers", "mail"), ("schedules", "nightly")):
         assert shop.run(noun, "pause", name, "--reason", "night").exit_code == 0

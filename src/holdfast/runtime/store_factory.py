@@ -66,6 +66,8 @@ def check_dsn(dsn: object) -> Path | None:
     hint = "use sqlite:///path or postgresql://…"
     if driver and database in ("sqlite", "postgresql", "postgres"):
         hint = f"leave '+{driver}' out: {database}://…"
+    elif dsn.startswith(("postgres", "sqlite")) and "//" in dsn:
+        hint = "a colon or a slash is missing: use sqlite:///path or postgresql://…"
     elif "=" in dsn:
         scheme, hint = "host=… dbname=…" if "dbname" in dsn else scheme, "write it as postgresql://user@host/database"
     elif "://" not in dsn and "@" not in dsn:

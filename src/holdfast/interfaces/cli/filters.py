@@ -11,7 +11,15 @@ import click
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.values.duration import to_timedelta
 from holdfast.core.values.size import parse_size
-from holdfast.interfaces.presentation.filters import STATES, parse_id, parse_json, parse_names, parse_target, parse_time
+from holdfast.interfaces.presentation.filters import (
+    STATES,
+    parse_id,
+    parse_json,
+    parse_names,
+    parse_past,
+    parse_target,
+    parse_time,
+)
 from holdfast.stores.queries.query import MAX_PAGE
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +54,7 @@ JSON = ParsedType("json", parse_json)
 DURATION = ParsedType("duration", to_timedelta)
 SIZE = ParsedType("size", parse_size)
 TIME = ParsedType("time", lambda text: parse_time(text, datetime.now(UTC)))
+SINCE = ParsedType("time", lambda text: parse_past(text, datetime.now(UTC)))
 NAMES = ParsedType("names", parse_names)
 TARGET = ParsedType("target", parse_target)
 PAGE = click.IntRange(1, MAX_PAGE)
@@ -62,7 +71,7 @@ _FILTERS = (
     ),
     click.option(
         "--since",
-        type=TIME,
+        type=SINCE,
         metavar="TIME",
         help="Only deliveries that ended since: 2h, 3d, 2026-11-15T09:00 (UTC). Unfinished ones: created since.",
     ),

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,8 @@ STATES = (*(status.value for status in Status), "discarded")
 DEAD_LETTER_STATES = ("waiting", "replayed", "discarded")
 FIELDS = ("status", "consumer", "queue", "type", "error_type", "group", "since", "until")
 """Names of the parameters in URLs and forms. The CLI options have the same names."""
+_SKEW = timedelta(minutes=5)
+"""How far the clock of the database may be ahead."""
 _ID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -47,6 +49,16 @@ def parse_time(text: str, now: datetime) -> datetime:
             "without an offset is UTC"
         ) from None
     return parsed.replace(tzinfo=UTC) if parsed.utcoffset() is None else parsed
+
+
+def parse_past(text: str, now: datetime) -> datetime:
+    """`parse_time` of a time from which on items are wanted; refuses one in the future, because nothing can match it."""
+    found = parse_time(text, now)
+    if found > now + _SKEW:
+        raise ConfigurationError(
+            f"{text[:80]!r} is in the future (a time without an offset is UTC), so nothing can match"
+        )
+    return found
 
 
 def parse_range(given: Mapping[str, str], now: datetime) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 from holdfast.core.values.bounded_count import total
 from holdfast.core.values.duration import format_duration
-from holdfast.core.values.text import truncated
 from holdfast.ops.doctor.checks import Facts, Finding, Level, many_deliveries
 from holdfast.stores.queries.query import FailureGroup
 from holdfast.stores.queries.throughput import Retrying

@@ -23,7 +23,7 @@ from holdfast.stores.messages.backfill import FIRST, backfill, pruned_to
 from holdfast.stores.messages.intake import forget_intake, intakes
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.queries.delivery_counts import counts
-from holdfast.stores.queries.query import clock, subscriptions
+from holdfast.stores.queries.query import clock, paused_queues, subscriptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class ConsumerState:
     pending.
 
     `workers` counts the live workers that serve it, `live_generation` is the highest generation among them.
-    `blocked_until` is None if that time has passed. `keep` is how long its delivered rows are kept, None for the
+    `queue_paused_at` is when its queue was paused, if it is. `blocked_until` is None if that time has passed. `keep` is how long its delivered rows are kept, None for the
     retention of the app. `reads_from` is the broker's stream whose records it gets, as its workers reported it.
     """
 
@@ -59,6 +59,7 @@ class ConsumerState:
     flow: FlowState | None = None
     keep: timedelta | None = None
     reads_from: str | None = None
+    queue_paused_at: datetime | None = None
 
 
 def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[ConsumerState]]:
@@ -73,6 +74,7 @@ def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Co
             patterns.setdefault(one.consumer, []).append(one.pattern)
     now = yield from transact(clock())
     sending = {relay.name: relay for relay in (yield from relays())}
+    paused = yield from transact(paused_queues())
     reading = {one.consumer: one.source for one in (yield from transact(intakes()))}
     found = []
     for row in known:
@@ -104,6 +106,7 @@ def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Co
                 flow=None if row.flow is None else flow_state(row.flow, row.flow_override),
                 keep=None if row.keep is None else timedelta(seconds=row.keep),
                 reads_from=reading.get(row.name),
+                queue_paused_at=paused.get(row.queue),
             )
         )
     return found

@@ -20,7 +20,10 @@ from holdfast.stores.queries.query import paused_queues
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """A queue that has a consumer, a delivery or a pause. `workers` counts the live workers that serve it."""
+    """A queue that has a consumer, a delivery or a pause. `workers` counts the live workers that serve it.
+
+    `paused_consumers` are those of its consumers that are paused.
+    """
 
     name: str
     consumers: tuple[str, ...]
@@ -32,6 +35,7 @@ class QueueState:
     discarded: BoundedCount
     lag: timedelta
     flow: FlowState | None = None
+    paused_consumers: tuple[str, ...] = ()
 
 
 def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[QueueState]]:
@@ -43,6 +47,7 @@ def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Queue
     flows = yield from transact(stored_queue_flows())
     alive = yield from transact(live_workers())
     names = {one.queue for one in known} | {load.queue for load in known_loads} | paused.keys() | flows.keys()
+    stopped = {one.name for one in known if one.paused_at is not None}
     found = []
     for name in sorted(names):
         own = [load for load in known_loads if load.queue == name]
@@ -59,6 +64,7 @@ def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Queue
                 discarded=total(load.discarded for load in own),
                 lag=max((load.lag for load in own), default=timedelta(0)),
                 flow=flow_state(*flows[name]) if name in flows else None,
+                paused_consumers=tuple(sorted(served & stopped)),
             )
         )
     return found

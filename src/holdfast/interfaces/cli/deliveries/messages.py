@@ -8,7 +8,7 @@ import click
 from holdfast.core.errors import NotFound
 from holdfast.core.values.text import truncated
 from holdfast.interfaces.cli.deliveries.columns import delivery_columns, message_columns
-from holdfast.interfaces.cli.filters import ID, TIME, page_options
+from holdfast.interfaces.cli.filters import ID, SINCE, TIME, page_options
 from holdfast.interfaces.cli.next_command import with_store
 from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
@@ -26,7 +26,7 @@ def cli() -> None:
 @click.option("--type", metavar="TYPE", help="Only this type, or a prefix (order.*).")
 @click.option("--source", metavar="NAME", help="Only from this source.")
 @click.option("--key", metavar="KEY", help="Only with this key.")
-@click.option("--since", type=TIME, metavar="TIME", help="Published since: 2h, 3d, 2026-11-15T09:00Z.")
+@click.option("--since", type=SINCE, metavar="TIME", help="Published since: 2h, 3d, 2026-11-15T09:00Z.")
 @click.option("--until", type=TIME, metavar="TIME", help="Published before.")
 @page_options
 def list_(**chosen: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.filters import DURATION, STATUS, TIME
+from holdfast.interfaces.cli.filters import DURATION, SINCE, STATUS
 from holdfast.interfaces.cli.output import console, reader_is_gone, status_style
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.presentation.deliveries import attempts, state
@@ -27,7 +27,7 @@ _LEAST = 0.1
 @click.option("--consumer", "consumer", multiple=True, metavar="NAME", help="Only this consumer. Repeatable.")
 @click.option("--queue", metavar="NAME", help="Only this queue.")
 @click.option("--type", "type", metavar="TYPE", help="Only this type, or a prefix (order.*).")
-@click.option("--since", type=TIME, metavar="TIME", help="Begin at this time: 10m, 2026-11-15T09:00Z.  [default: now]")
+@click.option("--since", type=SINCE, metavar="TIME", help="Begin at this time: 10m, 2026-11-15T09:00Z.  [default: now]")
 @click.option("--every", type=DURATION, default="1s", show_default=True, help="Time between two queries.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option("--once", is_flag=True, help="Print what --since finds, and exit.")

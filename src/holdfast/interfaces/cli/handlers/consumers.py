@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 
 from holdfast.interfaces.cli.actions import REASON, add_actions
-from holdfast.interfaces.cli.filters import PAGE, TIME
+from holdfast.interfaces.cli.filters import PAGE, SINCE
 from holdfast.interfaces.cli.handlers.resources import add_list
 from holdfast.interfaces.cli.output import ProgressLine, note, print_table, show_json
 from holdfast.interfaces.cli.settings import command, group, settings
@@ -32,6 +32,8 @@ def _columns(now: datetime) -> list[Column[ConsumerState]]:
             return f"paused {ago(one.paused_at, now)}"
         if one.blocked_until is not None:
             return f"blocked: {one.blocked_resource} ({ago(one.blocked_until, now)})"
+        if one.queue_paused_at is not None:
+            return f"queue paused {ago(one.queue_paused_at, now)}"
         return "" if one.workers else "unserved"
 
     return [
@@ -120,7 +122,7 @@ def _key_columns(page: KeyPage) -> list[Column[KeyState]]:
 @command(cli, name="catch-up", acts=True)
 @click.argument("name", required=False)
 @click.option(
-    "--from", "since", type=TIME, metavar="TIME", help="Only events published since: 2h, 3d, 2026-11-15T09:00Z."
+    "--from", "since", type=SINCE, metavar="TIME", help="Only events published since: 2h, 3d, 2026-11-15T09:00Z."
 )
 def catch_up(name: str | None, since: datetime | None) -> None:
     """Create the deliveries that subscriptions missed. Workers also do this automatically.

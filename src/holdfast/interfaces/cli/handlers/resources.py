@@ -61,7 +61,7 @@ def _queue_columns(now: datetime) -> list[Column[QueueState]]:
     """List queues."""
     return [
         Column("QUEUE", lambda one: one.name),
-        paused_column(lambda one: one.paused_at, now),
+        Column("STATE", lambda one: _queue_state(one, now), style=lambda _: "yellow"),
         count_column("PENDING", lambda one: one.pending),
         Column("LAG", lambda one: rough(one.lag) if one.lag else "", right=True),
         count_column("IN FLIGHT", lambda one: one.in_flight),
@@ -70,6 +70,12 @@ def _queue_columns(now: datetime) -> list[Column[QueueState]]:
         Column("CONSUMERS", lambda one: ", ".join(one.consumers), loose=True),
         Column("FLOW", lambda one: flow_text(one.flow), loose=True),
     ]
+
+
+def _queue_state(one: QueueState, now: datetime) -> str:
+    if one.paused_at is not None:
+        return f"paused {ago(one.paused_at, now)}"
+    return f"paused: {', '.join(one.paused_consumers)}" if one.paused_consumers else ""
 
 
 @command(queues, name="pending")

@@ -12,7 +12,7 @@ from holdfast.core.events import payload
 from holdfast.core.values.text import truncated
 from holdfast.interfaces.cli.actions import REASON, add_actions
 from holdfast.interfaces.cli.deliveries.publish import print_published, read_json
-from holdfast.interfaces.cli.filters import DURATION, ID, TIME, page_options
+from holdfast.interfaces.cli.filters import DURATION, ID, SINCE, TIME, page_options
 from holdfast.interfaces.cli.handlers.resources import add_list
 from holdfast.interfaces.cli.next_command import next_command
 from holdfast.interfaces.cli.output import console, note, print_table, show_json, show_value, status_style
@@ -52,7 +52,7 @@ def cli() -> None:
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--state", type=click.Choice(RUN_STATES), help="Only this state.")
 @click.option("--key", metavar="KEY", help="Only the run with this key.")
-@click.option("--since", type=TIME, metavar="TIME", help="Started since: 2h, 3d, 2026-11-15T09:00Z.")
+@click.option("--since", type=SINCE, metavar="TIME", help="Started since: 2h, 3d, 2026-11-15T09:00Z.")
 @click.option("--until", type=TIME, metavar="TIME", help="Started before.")
 @page_options
 def list_(limit: int, before: UUID | None, **chosen: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from holdfast.core.values.duration import format_duration
-from holdfast.interfaces.cli.filters import PAGE, TARGET, TIME
+from holdfast.interfaces.cli.filters import PAGE, SINCE, TARGET, TIME
 from holdfast.interfaces.cli.output import show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, time_column
@@ -27,7 +27,7 @@ def cli() -> None:
 )
 @click.option("--by", "actor", metavar="NAME", help="Only actions of this actor (user or token).")
 @click.option("--action", metavar="NAME", help="Only this action: replay, discard, pause, start, …")
-@click.option("--since", type=TIME, metavar="TIME", help="Only from this time on: 2h, 3d, 2026-11-15T09:00Z.")
+@click.option("--since", type=SINCE, metavar="TIME", help="Only from this time on: 2h, 3d, 2026-11-15T09:00Z.")
 @click.option("--until", type=TIME, metavar="TIME", help="Only before this time.")
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of entries.")
 @click.option("--before", type=click.IntRange(1), metavar="N", help="Only entries older than this number.")
