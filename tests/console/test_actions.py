@@ -89,6 +89,18 @@ async def test_a_replay_that_two_operators_start_at_once_runs_once(
 
 
 @ONE
+async def test_a_preview_names_the_pauses_that_would_hold_it(client_as: ClientAs, shop: Store, ops: Operations) -> None:
+    await ops.pause_consumer("stock", actor="grace")
+    await ops.pause_queue("warehouse", actor="grace")
+    async with client_as("operator") as ada:
+        text = (await ada.get(f"/ops/plans/{await preview(ada, action='replay', consumer='stock')}")).text
+        other = (await ada.get(f"/ops/plans/{await preview(ada, action='replay', consumer='billing')}")).text
+    assert "consumer stock is paused" in text
+    assert "queue warehouse is paused" in text
+    assert "is paused" not in other
+
+
+@ONE
 async def test_plans_that_are_started_while_another_runs_are_executed_too(
     client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:

@@ -1,12 +1,15 @@
 """Deliveries in words: state, attempts, the scope of a search, and the commands that apply next."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from holdfast.core.delivery import Status
 from holdfast.interfaces.presentation.formatting import ago, clock, one_line, percent
 from holdfast.ops.queries.deliveries import DeliveryDetail
 from holdfast.ops.queries.search import SearchResult
+from holdfast.ops.resources.consumers import ConsumerState
+from holdfast.ops.resources.queues import QueueState
+from holdfast.stores.admin.plan import Action, StoredPlan
 from holdfast.stores.deliveries.progress import JobProgress
 from holdfast.stores.queries.query import DeliverySummary
 
@@ -51,6 +54,16 @@ def next_commands(detail: DeliveryDetail) -> Iterator[tuple[str, str]]:
         yield "run it again", f"holdfast replay --id {row.id} --rerun"
     elif row.status in (Status.PENDING, Status.IN_FLIGHT):
         yield "cancel it", f"holdfast deliveries cancel {row.id}"
+
+
+def pauses(plan: StoredPlan, consumers: Iterable[ConsumerState], queues: Iterable[QueueState]) -> list[tuple[str, str]]:
+    """The pauses that keep the deliveries of a replay from running, each as `consumer` or `queue` with its name."""
+    if plan.action is not Action.REPLAY:
+        return []
+    affected = [one for one in consumers if one.name in plan.preview.consumers]
+    served = {one.queue for one in affected}
+    found = [("consumer", one.name) for one in affected if one.paused_at is not None]
+    return found + [("queue", one.name) for one in queues if one.paused_at is not None and one.name in served]
 
 
 def search_scope(found: SearchResult) -> str:

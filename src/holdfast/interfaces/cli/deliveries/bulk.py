@@ -13,6 +13,7 @@ from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import ProgressLine, console, note, print_table, show_json
 from holdfast.interfaces.cli.settings import Settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.deliveries import pauses
 from holdfast.interfaces.presentation.formatting import many_deliveries
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.ops.plans import Plan, Report
@@ -129,15 +130,10 @@ def _names(plan: Plan) -> Filter:
 
 
 def paused_lines(settings: Settings, plan: Plan) -> list[str]:
-    """The pauses that keep the deliveries of a replay from running."""
-    if plan.action is not Action.REPLAY:
-        return []
+    """The pauses that keep the deliveries of a replay from running, with the commands that end them."""
     ops = settings.operations()
-    consumers = [one for one in ops.consumers() if one.name in plan.preview.consumers]
-    queues = {one.queue for one in consumers}
-    paused = [("consumer", one.name) for one in consumers if one.paused_at is not None]
-    paused += [("queue", one.name) for one in ops.queues() if one.paused_at is not None and one.name in queues]
-    return [f"  {kind} {name} is paused: they wait until `holdfast {kind}s resume {name}`" for kind, name in paused]
+    found = pauses(plan, ops.consumers(), ops.queues()) if plan.action is Action.REPLAY else []
+    return [f"  {kind} {name} is paused: they wait until `holdfast {kind}s resume {name}`" for kind, name in found]
 
 
 def show_plan(settings: Settings, plan: Plan, generation: int | None) -> None:

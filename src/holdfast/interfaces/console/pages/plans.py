@@ -6,6 +6,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, Redirect, read_number
 from holdfast.interfaces.console.security import Forbidden
 from holdfast.interfaces.console.user import Role
+from holdfast.interfaces.presentation.deliveries import pauses
 from holdfast.interfaces.presentation.filters import FIELDS, parse_choice, parse_filter, parse_id, parse_range
 from holdfast.ops.queries.pages import below, is_since
 from holdfast.ops.service import Operations
@@ -46,10 +47,14 @@ async def plan(request: ConsoleRequest) -> HtmlPage:
     items = await request.ops.plan_items(
         id, limit=PAGE + 1, after=after, skipped=which == "skipped", dead=which == "dead"
     )
+    paused = []
+    if found.state is PlanState.READY and found.action is Action.REPLAY:
+        paused = pauses(found, await request.ops.consumers(), await request.ops.queues())
     return HtmlPage(
         "plan.html",
         {
             "plan": found,
+            "paused": paused,
             "items": items[:PAGE],
             **request.page_links(items[PAGE - 1].n if len(items) > PAGE else None, cursor="after"),
             "which": which,
