@@ -1,11 +1,13 @@
 """Calls without a connection belong to the open `atomic` block of the alias."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
+from holdfast import Context, HoldfastError, WorkerOptions
 from holdfast.core.delivery import Status
 from holdfast.stores.queries.query import Filter, deliveries, messages
 
@@ -162,3 +164,27 @@ def test_a_worker_is_woken_after_the_commit_only(hf: Any, monkeypatch: pytest.Mo
         hf.sync.publish("order.placed", {"id": 2})
         assert woken == []
     assert woken == [False]
+
+
+def test_a_completion_names_the_alias_and_not_the_remedies_of_publish(hf: Any) -> None:
+    errors: list[str] = []
+
+    @hf.consumer("order.placed")
+    def bill(ctx: Context, order: dict[str, Any]) -> None:
+        for given in ({}, {"conn": None}, {"conn": "default"}):
+            try:
+                ctx.sync.complete(**given)
+            except (TypeError, HoldfastError) as error:
+                errors.append(str(error))
+        with transaction.atomic():
+            ctx.sync.complete(conn="default")
+
+    hf.sync.publish("order.placed", {"id": 1})
+    asyncio.run(hf.work(WorkerOptions(until_idle=True, cron=False)))
+    assert hf.store.run_sync(deliveries(Filter()))[0].delivery.status is Status.DELIVERED
+    missing, none, outside = errors
+    assert "in Django the alias (conn='default')" in missing
+    assert "ctx.complete() belongs to the transaction of the handler" in none
+    assert "conn='default'" in none
+    assert "use `with transaction.atomic():`" in outside
+    assert not [error for error in errors if "separate" in error or "message" in error]

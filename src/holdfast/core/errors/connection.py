@@ -44,9 +44,16 @@ class NoTransaction(HoldfastError):
     def __init__(self, given: str, hint: str = "") -> None:
         super().__init__(given, hint)
         self.given, self.hint = given, hint
+        self.call = ""
+        """The call of the public API, if it is known."""
 
     def __str__(self) -> str:
         hint = self.hint or "open a transaction around your own writes and this call"
+        if self.call == "ctx.complete":
+            return (
+                f"the {self.given} is in autocommit mode without a transaction, so the outcome of this delivery and your "
+                f"writes cannot commit together; {hint}"
+            )
         return (
             f"the {self.given} is in autocommit mode without a transaction, so the message and your writes cannot "
             f"commit together; {hint}, or pass conn=None to commit the message separately"

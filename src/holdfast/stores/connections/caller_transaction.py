@@ -6,7 +6,7 @@ store's database: a message in another database would never be delivered.
 
 from typing import Any
 
-from holdfast.core.errors import UnsupportedConnection
+from holdfast.core.errors import NoTransaction, UnsupportedConnection
 from holdfast.stores.connections.connection import AsyncConnection, Connection, adapt_connection
 from holdfast.stores.protocol import Store
 
@@ -21,11 +21,15 @@ async def bind(store: Store, conn: Any, call: str) -> AsyncConnection:
 
     `call` is the public call, for instance `hf.publish`, for the `TypeError` about a blocking connection.
     """
-    adapter = _adapter(store, conn)
+    adapter = _adapter(store, conn, call)
     if not adapter.awaits:
         owner, _, method = call.rpartition(".")
         raise TypeError(f"{_kind(conn)} is blocking; call {owner}.sync.{method}(...) from a plain function")
-    await adapter.check()
+    try:
+        await adapter.check()
+    except NoTransaction as error:
+        error.call = call
+        raise
     await store.verify(adapter)
     await adapter.begin()
     return adapter
@@ -33,18 +37,26 @@ async def bind(store: Store, conn: Any, call: str) -> AsyncConnection:
 
 def bind_sync(store: Store, conn: Any, call: str) -> Connection:
     """`bind`, blocking."""
-    adapter = _adapter(store, conn)
+    adapter = _adapter(store, conn, call)
     if adapter.awaits:
         raise TypeError(f"{_kind(conn)} is async; use `await {call}(...)`")
-    adapter.check()
+    try:
+        adapter.check()
+    except NoTransaction as error:
+        error.call = call
+        raise
     store.verify_sync(adapter)
     adapter.begin()
     return adapter
 
 
-def _adapter(store: Store, conn: Any) -> Connection | AsyncConnection:
-    if conn is None:  # of `ctx.complete`, which cannot commit separately
-        raise UnsupportedConnection("NoneType", _OPEN)
+def _adapter(store: Store, conn: Any, call: str) -> Connection | AsyncConnection:
+    if conn is None:
+        raise UnsupportedConnection(
+            "None",
+            f"{call}() belongs to the transaction of the handler: pass the connection or session with which it writes, in "
+            "Django the alias, conn='default'",
+        )
     adapter = adapt_connection(conn)
     if adapter.database != store.dialect.name:
         raise UnsupportedConnection(
