@@ -58,7 +58,10 @@ def test_the_page_shows_queues_and_dead_letters_with_links_and_changes_nothing(
     monkeypatch.setattr(page, "project_app", lambda: hf)
     text = show(User("holdfast.view_admindelivery"))
     assert "<td>mail</td>" in text
-    assert "&lt;b&gt;no stock" in text
+    assert "ValueError: &lt;b&gt;no stock" in text
+    assert "The newest 1 of 1 dead letters" in text
+    assert "Holdfast &rsaquo; Deliveries" in text
+    assert text.count('<div class="results">') == 2, "each table scrolls by itself"
     assert "<b>no stock" not in text
     assert f"<td>{letter.delivery.id}</td>" in text
     hf.configuration = read_configuration({"CONSOLE_URL": "https://ops.example.com/hf/"})

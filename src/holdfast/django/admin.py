@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.values.bounded_count import BoundedCount
 from holdfast.django.app import project_app
 from holdfast.django.models import AdminDelivery
 from holdfast.stores.queries.query import Filter
@@ -45,11 +46,12 @@ class DeliveryAdmin(admin.ModelAdmin):
             queues, dead, problem = [], [], str(error)
         context = {
             **self.admin_site.each_context(request),
-            "title": "Holdfast",
+            "title": "Deliveries",
             "opts": self.model._meta,
             "console": console,
             "problem": problem,
             "queues": queues,
+            "total": f"{sum((queue.failed for queue in queues), BoundedCount()):,}",
             "dead": [(one, f"{console}/deliveries/{one.delivery.id}") for one in dead],
             **(extra_context or {}),
         }
