@@ -25,7 +25,10 @@ def state(listed: DeliverySummary) -> str:
 
 
 def attempts(listed: DeliverySummary) -> str:
+    """The runs, and while another one is possible their limit: a task that is dead after its only run is not at 1/5."""
     row = listed.delivery
+    if row.status is Status.FAILED and row.attempts < (row.max_attempts or 0):
+        return str(row.attempts)
     return f"{row.attempts}/{row.max_attempts}" if row.max_attempts else str(row.attempts)
 
 
