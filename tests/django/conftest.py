@@ -38,6 +38,16 @@ def hf(dsn: str) -> Iterator[Any]:
     yield from project(dsn)
 
 
+@pytest.fixture
+def test_environment() -> Iterator[None]:
+    """What Django's test runner sets up: without it, the helpers of tests refuse to run."""
+    from django.test.utils import setup_test_environment, teardown_test_environment
+
+    setup_test_environment()
+    yield
+    teardown_test_environment()
+
+
 def project(dsn: str, options: dict[str, Any] | None = None, **settings: Any) -> Iterator[Any]:
     """Yields the app of such a project, with these options of `Holdfast`."""
     from django.db import connections

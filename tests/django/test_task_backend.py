@@ -16,6 +16,7 @@ if django.VERSION < (6, 0):
     pytest.importorskip("django_tasks", reason="before Django 6.0 the tests of the task backend need django-tasks")
 
 from holdfast import ConfigurationError, WorkerOptions
+from holdfast.django.configuration import SettingsError
 from holdfast.django.task_backend import backend as backend_module
 from holdfast.django.task_backend.api import (
     InvalidTask,
@@ -27,7 +28,9 @@ from holdfast.django.task_backend.api import (
 )
 from holdfast.django.task_backend.backend import HoldfastBackend, priority_level
 from holdfast.django.task_backend.declared_task import declared_tasks
-from holdfast.django.testing import run_deliveries
+from holdfast.django.testing import run_deliveries, transaction_harness
+from holdfast.interfaces.presentation.deliveries import attempts
+from holdfast.stores.queries.query import Filter
 from tests.django.conftest import project
 
 BACKEND = "holdfast.django.task_backend.HoldfastBackend"
@@ -46,6 +49,9 @@ def shop(hf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
         shop_tasks.log.clear()
         yield shop_tasks
+
+
+pytestmark = pytest.mark.usefixtures("test_environment")
 
 
 def work(hf: Any) -> None:
@@ -105,6 +111,23 @@ def test_a_task_joins_the_open_transaction_and_its_result_is_visible_in_it(hf: A
     assert async_to_sync(shop.send.aget_result)(result.id).return_value == {"to": "bob"}
 
 
+def test_a_harness_finds_the_calls_of_a_task_by_their_arguments(hf: Any, shop: Any) -> None:
+    with transaction.atomic():
+        shop.add.enqueue(1, b=2)
+        shop.look.enqueue(7)
+        with transaction_harness(hf) as harness:
+            assert harness.assert_enqueued(shop.add, a=1, b=2).type == "job.tests:django:shop_tasks:add"
+            harness.assert_enqueued(shop.add)
+            harness.assert_enqueued(shop.look, n=7)
+            with pytest.raises(
+                AssertionError, match=r"shop_tasks.add with \{'a': 2\} was not enqueued.*\n  \{'a': 1, 'b': 2\}"
+            ):
+                harness.assert_enqueued(shop.add, a=2)
+            with pytest.raises(AssertionError, match="nothing at all"):
+                harness.assert_enqueued(shop.send)
+        transaction.set_rollback(True)
+
+
 def test_a_result_can_be_read_in_the_transaction_of_an_app_with_a_cipher(dsn: str, monkeypatch: Any) -> None:
     from holdfast.cipher import AesGcm
 
@@ -120,6 +143,13 @@ def test_a_result_can_be_read_in_the_transaction_of_an_app_with_a_cipher(dsn: st
             work(hf)
             with transaction.atomic():
                 assert shop_tasks.add.get_result(result.id).return_value == 2
+
+
+def test_a_task_that_failed_in_its_only_run_is_not_shown_as_the_first_of_five(hf: Any, shop: Any) -> None:
+    shop.fail.enqueue()
+    assert [attempts(one) for one in hf.ops.sync.deliveries(Filter())] == ["0/5"]
+    work(hf)
+    assert [attempts(one) for one in hf.ops.sync.deliveries()] == ["1"]
 
 
 def test_a_task_with_attempts_is_run_again_and_ends_once(hf: Any, shop: Any) -> None:
@@ -197,6 +227,9 @@ def test_a_stored_path_is_never_imported(hf: Any, shop: Any) -> None:
 def test_wrong_tasks_and_options_are_refused(hf: Any, shop: Any) -> None:
     with pytest.raises(ConfigurationError, match="has no key 'atempts'; did you mean 'attempts'"):
         HoldfastBackend("default", {"OPTIONS": {"atempts": 3}})
+    for options, problem in (({"timeout": "5 parsecs"}, "timeout '5 parsecs'"), ({"attempts": 0}, "attempts")):
+        with pytest.raises(SettingsError, match=rf"TASKS\['default'\]\['OPTIONS'\] cannot be used: .*{problem}"):
+            HoldfastBackend("default", {"OPTIONS": options})
     with pytest.raises(InvalidTask):
         shop.add.using(queue_name="unknown").enqueue(1)
     with pytest.raises(InvalidTask):

@@ -3,8 +3,8 @@
 `app` is the `Holdfast` of the project; `configuration` reads `settings.HOLDFAST`, `database` finds the store of a database
 alias. A call without `conn` joins the open `transaction.atomic` block of that alias (`atomic`). `connection_cleanup` closes
 stale connections around each handler, `connection_store` runs a worker inside the transaction of a `TestCase` (`testing`),
-`checks` are the system checks, `admin` is a read-only page in Django's admin, `task_backend` the backend of `django.tasks`, and
-`management` has `manage.py holdfast`.
+`test_database` keeps the databases of Django's test runner clean, `checks` are the system checks, `admin` is a read-only page in
+Django's admin, `task_backend` the backend of `django.tasks`, and `management` has `manage.py holdfast`.
 """
 
 from typing import TYPE_CHECKING

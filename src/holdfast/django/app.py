@@ -9,18 +9,22 @@ from typing import Any
 
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.sync import SyncHoldfast
-from holdfast.core.errors import ConfigurationError, HoldfastError
+from holdfast.core.errors import HoldfastError
 from holdfast.django.atomic import AtomicBlock
-from holdfast.django.configuration import DjangoConfiguration, read_configuration
+from holdfast.django.configuration import DjangoConfiguration, SettingsError, read_configuration
 from holdfast.django.connection_cleanup import with_cleanup
 from holdfast.django.connection_store import ConnectionStore
-from holdfast.django.database import database_of, dsn_of, is_in_memory
+from holdfast.django.database import database_of, dsn_of, is_in_memory, uses_test_database
 from holdfast.engine.handlers.handler import Handler
 from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.runtime import Runtime
 from holdfast.runtime.store_factory import generation_from_environment
 from holdfast.stores.messages.publish import Published
 from holdfast.stores.protocol import Store
+
+_DATABASE_OPTIONS = frozenset(
+    ("init_command", "isolation_level", "pool", "server_side_binding", "sslmode", "timeout", "transaction_mode")
+)
 
 
 class DjangoHoldfast(Holdfast):
@@ -47,7 +51,14 @@ class DjangoHoldfast(Holdfast):
     @property
     def dsn(self) -> str:
         """The address of the alias's database, which is a test database while Django's test runner uses one."""
-        return self._dsn or dsn_of(database_of(self.configuration.database))
+        return self._separate_dsn or dsn_of(database_of(self.configuration.database))
+
+    @property
+    def _separate_dsn(self) -> str | None:
+        """A DSN that replaces the one of the alias. `HOLDFAST["DSN"]` names the real database, so tests ignore it."""
+        if self._dsn == self.configuration.dsn and uses_test_database(self.configuration.database):
+            return None
+        return self._dsn
 
     @property
     def _runtime(self) -> Runtime:
@@ -62,25 +73,35 @@ class DjangoHoldfast(Holdfast):
             return runtime
 
     def _address(self) -> str:
-        if self._dsn is not None:
-            return self._dsn
+        if (dsn := self._separate_dsn) is not None:
+            return dsn
         settings = database_of(self.configuration.database).settings_dict
         return "|".join(str(settings[name]) for name in ("ENGINE", "NAME", "HOST", "PORT", "USER"))
 
     @contextlib.contextmanager
     def on_store(self, store: Store) -> Iterator[None]:
         """Inside the block, the app uses this store. For tests."""
-        before = self._bound
+        before = self._bound, self._given_store
         self._bound, self._given_store = None, store
         try:
             yield
         finally:
-            self._bound, self._given_store = before, None
+            self._bound, self._given_store = before
+
+    def release(self) -> None:
+        """Closes the store's connections and forgets what is registered in it; the next use opens and registers again."""
+        with self._binding:
+            bound, self._bound, self._bound_to = self._bound, None, None
+        if bound is not None:
+            bound.completions.close()
+            bound.store.close_sync()
+        self._redactions.forget()
+        self._breakers.invalidate()
 
     def _open_store(self, **options: Any) -> Store:
         if self._given_store is not None:
             return self._given_store
-        if self._dsn is None and is_in_memory(database_of(self.configuration.database)):
+        if self._separate_dsn is None and is_in_memory(database_of(self.configuration.database)):
             return ConnectionStore(self.configuration.database, self.schema)
         return super()._open_store(**options)
 
@@ -124,4 +145,12 @@ def project_app() -> DjangoHoldfast:
     try:
         return DjangoHoldfast(configuration)
     except (TypeError, HoldfastError) as error:
-        raise ConfigurationError(f"settings.HOLDFAST['OPTIONS'] cannot be used: {error}") from error
+        raise SettingsError(f"settings.HOLDFAST['OPTIONS'] cannot be used: {error}{_remedy(configuration)}") from error
+
+
+def _remedy(configuration: DjangoConfiguration) -> str:
+    """Where an option of the database belongs that was given to Holdfast."""
+    misplaced = sorted(_DATABASE_OPTIONS & set(configuration.options))
+    if not misplaced:
+        return ""
+    return f". {misplaced[0]!r} is an option of the database: write it into DATABASES[{configuration.database!r}]['OPTIONS']"

@@ -8,12 +8,18 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from django.core.management.base import CommandError
+
 from holdfast.app.holdfast import Holdfast
 from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.core.values.names import check_name, check_schema
 from holdfast.runtime.store_factory import check_dsn
 
 _DEFAULT_ALIAS = "default"
+
+
+class SettingsError(ConfigurationError, CommandError):
+    """`settings.HOLDFAST` or `settings.TASKS` cannot be used. A management command prints it as one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +42,13 @@ class DjangoConfiguration:
 
 
 def read_configuration(given: object = None) -> DjangoConfiguration:
-    """The configuration in `settings.HOLDFAST`; raises `ConfigurationError` with the key and the remedy."""
+    """The configuration in `settings.HOLDFAST`; raises `SettingsError` with the key and the remedy."""
     if given is None:
         from django.conf import settings
 
         given = getattr(settings, "HOLDFAST", {})
     if not isinstance(given, Mapping):
-        raise ConfigurationError(
+        raise SettingsError(
             f"settings.HOLDFAST is of type {type(given).__name__}; give a dict such as {{'SOURCE': 'shop'}}, or leave it out"
         )
     known = {one.name.upper(): one.name for one in fields(DjangoConfiguration)}
@@ -53,7 +59,7 @@ def read_configuration(given: object = None) -> DjangoConfiguration:
             option = str(name).lower()
             if option in inspect.signature(Holdfast).parameters:
                 hint = f"write 'OPTIONS': {{{option!r}: ...}}. It"
-            raise ConfigurationError(f"settings.HOLDFAST has no key {name!r}; {hint} takes {', '.join(sorted(known))}")
+            raise SettingsError(f"settings.HOLDFAST has no key {name!r}; {hint} takes {', '.join(sorted(known))}")
     configuration = DjangoConfiguration(**{known[name]: value for name, value in given.items()})
     _check(configuration)
     return configuration
@@ -70,7 +76,7 @@ def _check(one: Any) -> None:
             if getattr(one, name) is not None:
                 check(getattr(one, name))
         except HoldfastError as error:
-            raise ConfigurationError(f"settings.HOLDFAST[{name.upper()!r}] is invalid: {error}") from error
+            raise SettingsError(f"settings.HOLDFAST[{name.upper()!r}] is invalid: {error}") from error
     if not isinstance(one.migrate, bool):
         _refuse("migrate", one.migrate, "give True or False")
     if not isinstance(one.modules, list | tuple) or not all(isinstance(name, str) for name in one.modules):
@@ -92,4 +98,4 @@ def _check(one: Any) -> None:
 
 
 def _refuse(name: str, value: object, remedy: str) -> None:
-    raise ConfigurationError(f"settings.HOLDFAST[{name.upper()!r}] is {value!r}; {remedy}")
+    raise SettingsError(f"settings.HOLDFAST[{name.upper()!r}] is {value!r}; {remedy}")

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
@@ -15,12 +15,14 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.django.database import database_of
 from holdfast.runtime.loop import running_loop
 from holdfast.stores.connections.connection import AsyncConnection, Connection, Psycopg, Sqlite3, run_on
-from holdfast.stores.dialect import Dialect
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Topic
 from holdfast.stores.sqlite.dialect import SqliteDialect
 from holdfast.stores.sqlite.store import migrate_on
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.dialect import PostgresDialect
 
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ class ConnectionStore:
     def __init__(self, alias: str, schema: str) -> None:
         self._alias, self._database = alias, database_of(alias)
         self.name = f"Django's database {alias!r}"
-        self.dialect = _dialect(self._database.vendor, schema)
+        self.dialect = dialect_of(self._database.vendor, schema)
         self._lock = threading.RLock()
 
     async def run(self, operation: Operation[T]) -> T:
@@ -154,7 +156,8 @@ class ServerCursors:
         return made
 
 
-def _dialect(vendor: str, schema: str) -> Dialect:
+def dialect_of(vendor: str, schema: str) -> "SqliteDialect | PostgresDialect":
+    """The dialect of a Django backend, with the statements for this schema or prefix."""
     if vendor == "sqlite":
         return SqliteDialect(schema)
     from holdfast.stores.postgres.dialect import PostgresDialect

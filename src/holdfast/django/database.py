@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from django.apps import apps
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
@@ -30,6 +32,18 @@ def database_of(alias: str) -> Any:
 def is_in_memory(database: Any) -> bool:
     """Whether only connections of this process reach the database, like the default test database on SQLite."""
     return database.vendor == "sqlite" and bool(database.is_in_memory_db())
+
+
+def uses_test_database(alias: str) -> bool:
+    """Whether Django's test runner has replaced the database of this alias by a test database.
+
+    Then tests are running, and the name is not the one with which the project started. The test environment alone is not
+    enough: in a shell, `setup_test_environment()` leaves the real database in place.
+    """
+    config, settings = apps.app_configs.get("holdfast"), connections.settings.get(alias)
+    if config is None or settings is None or not hasattr(mail, "outbox"):
+        return False
+    return str(settings["NAME"]) != config.names_at_start.get(alias)
 
 
 def dsn_of(database: Any) -> str:

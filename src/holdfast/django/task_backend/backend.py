@@ -10,11 +10,13 @@ from django.core import checks
 from django.utils import timezone
 
 from holdfast.app.declaration.handler_options import HandlerOptions
-from holdfast.core.errors import ConfigurationError, HoldfastError
+from holdfast.core.errors import HoldfastError
 from holdfast.core.message import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.values.duration import to_timedelta
 from holdfast.core.values.names import check_name, check_type
 from holdfast.django.app import DjangoHoldfast, project_app
+from holdfast.django.configuration import SettingsError
 from holdfast.django.connection_store import ConnectionStore
 from holdfast.django.task_backend.api import (
     BaseTaskBackend,
@@ -46,7 +48,12 @@ class HoldfastBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self.handler_options = _handler_options(alias, self.options)
+        try:
+            self.handler_options = _handler_options(alias, self.options)
+        except SettingsError:
+            raise
+        except (TypeError, HoldfastError) as error:
+            raise SettingsError(f"TASKS[{alias!r}]['OPTIONS'] cannot be used: {error}") from error
 
     @property
     def app(self) -> DjangoHoldfast:
@@ -142,9 +149,12 @@ def _handler_options(alias: str, options: dict[str, Any]) -> HandlerOptions:
         if name not in _OPTIONS:
             near = difflib.get_close_matches(str(name), _OPTIONS, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ConfigurationError(
+            raise SettingsError(
                 f"TASKS[{alias!r}]['OPTIONS'] has no key {name!r}; {hint}It takes {', '.join(_OPTIONS)}"
             )
+    for name in ("result", "timeout"):
+        if name in options:
+            to_timedelta(options[name], name=name)
     made: HandlerOptions = {"keep_runs": True, "result": options.get("result", "7d")}
     if "timeout" in options:
         made["timeout"] = options["timeout"]
