@@ -87,8 +87,12 @@ def test_the_checks_report_wrong_settings_and_databases(tmp_path: Any, fresh_app
     assert found(KEEP="7d") == ["holdfast.E001"]
     assert found(DATABASE="other") == ["holdfast.E001"]
     assert found(OPTIONS={"kep": "7d"}) == ["holdfast.E002"]
+    assert found(DSN=f"sqlite:///{tmp_path / 'shop.db'}") == []
+    assert found(DSN=f"sqlite:///{tmp_path / 'other.db'}")[0] == "holdfast.E003"
+    assert found(DSN="postgresql:///shop")[0] == "holdfast.E003"
     set_database("default", "sqlite:///x", NAME=":memory:")
     assert found() == ["holdfast.W001"]
+    assert found(DSN=f"sqlite:///{tmp_path / 'shop.db'}")[0] == "holdfast.E003"
     del connections.settings["default"]
 
 
@@ -179,3 +183,32 @@ def test_a_worker_runs_handlers_with_connections_that_it_closes(hf: Any) -> None
     hf.sync.publish("order.placed", {"id": 1})
     asyncio.run(hf.work(WorkerOptions(until_idle=True, cron=False)))
     assert [one.connection for one in used] == [None], "CONN_MAX_AGE is 0"
+
+
+def test_a_dsn_of_another_database_is_refused_by_the_checks(database: Any, postgres18: Any, fresh_app: Any) -> None:
+    def found(dsn: str) -> list[str]:
+        project_app.cache_clear()
+        with override_settings(HOLDFAST={"DSN": dsn}):
+            return [str(one.id) for one in (*checks.check_configuration(), *checks.check_tables(["default"]))]
+
+    own, other = (database(postgres18) for _ in range(2))
+    set_database("default", own)
+    assert found(own) == []
+    # Without a connection only the names are known, which a pooler may change.
+    assert found(other) == ["holdfast.W004", "holdfast.E003"]
+    assert found(f"{own.partition('://')[0]}://127.0.0.1:1/{own.rpartition('/')[2]}") == ["holdfast.W003"]
+    del connections["default"], connections.settings["default"]
+
+
+def test_a_check_leaves_no_connection_open(database: Any, postgres18: Any, fresh_app: Any) -> None:
+    import psycopg
+
+    dsn = database(postgres18)
+    set_database("default", dsn)
+    assert checks.check_tables(["default"]) == []
+    with psycopg.connect(dsn) as other:
+        left = (
+            "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'holdfast'"
+        )
+        assert other.execute(left).fetchone() == (0,)
+    del connections["default"], connections.settings["default"]

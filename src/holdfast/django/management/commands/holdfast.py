@@ -1,12 +1,15 @@
 """`manage.py holdfast …`: the `holdfast` command with the app of this project."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+from django.apps import apps
 from django.core.management.base import BaseCommand, CommandError
 
 from holdfast.interfaces.cli import main
+from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.settings import Settings
 
 _APP = "holdfast.django:hf"
@@ -42,4 +45,9 @@ class Command(BaseCommand):
 
 
 def _run(arguments: Sequence[str], program: str) -> None:
+    problem = apps.get_app_config("holdfast").problem
+    if problem is not None:
+        # The handlers are not imported: a worker would leave their deliveries pending.
+        sys.stderr.write(f"error: {problem}\n")
+        sys.exit(ExitCode.USAGE)
     main(list(arguments), prog_name=program, obj=Settings(app=_APP))
