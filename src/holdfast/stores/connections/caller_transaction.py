@@ -11,8 +11,8 @@ from holdfast.stores.connections.connection import AsyncConnection, Connection, 
 from holdfast.stores.protocol import Store
 
 _OPEN = (
-    "pass the open connection or session with which the handler writes its effect; if the handler has no effect in the "
-    "database, return without this call"
+    "pass the open connection or session with which the handler writes its effect, in Django the alias (conn='default'); if "
+    "the handler has no effect in the database, return without this call"
 )
 
 
@@ -21,7 +21,7 @@ async def bind(store: Store, conn: Any, call: str) -> AsyncConnection:
 
     `call` is the public call, for instance `hf.publish`, for the `TypeError` about a blocking connection.
     """
-    adapter = _adapter(store, conn, call)
+    adapter = _adapter(store, conn)
     if not adapter.awaits:
         owner, _, method = call.rpartition(".")
         raise TypeError(f"{_kind(conn)} is blocking; call {owner}.sync.{method}(...) from a plain function")
@@ -37,7 +37,7 @@ async def bind(store: Store, conn: Any, call: str) -> AsyncConnection:
 
 def bind_sync(store: Store, conn: Any, call: str) -> Connection:
     """`bind`, blocking."""
-    adapter = _adapter(store, conn, call)
+    adapter = _adapter(store, conn)
     if adapter.awaits:
         raise TypeError(f"{_kind(conn)} is async; use `await {call}(...)`")
     try:
@@ -50,13 +50,9 @@ def bind_sync(store: Store, conn: Any, call: str) -> Connection:
     return adapter
 
 
-def _adapter(store: Store, conn: Any, call: str) -> Connection | AsyncConnection:
-    if conn is None:
-        raise UnsupportedConnection(
-            "None",
-            f"{call}() belongs to the transaction of the handler: pass the connection or session with which it writes, in "
-            "Django the alias, conn='default'",
-        )
+def _adapter(store: Store, conn: Any) -> Connection | AsyncConnection:
+    if conn is None:  # of `ctx.complete`, which cannot commit separately
+        raise UnsupportedConnection("NoneType", _OPEN)
     adapter = adapt_connection(conn)
     if adapter.database != store.dialect.name:
         raise UnsupportedConnection(
