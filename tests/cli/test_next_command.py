@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.interfaces.cli.next_command import next_command, with_store
-from holdfast.interfaces.cli.settings import Settings
+from holdfast.interfaces.cli.settings import Program, Settings
 from tests.cli.conftest import Shop
 
 FROM_OPTION: dict[str, str | None] = {"HOLDFAST_DSN": None}
@@ -68,3 +68,24 @@ def test_a_part_of_an_id_leads_to_the_search_that_completes_it(shop: Shop) -> No
     assert f"`holdfast search {id[:13]}` lists the ids that begin with it" in refused.stderr
     assert id in shop.run("search", id[:13]).stdout
     assert "holdfast search" not in shop.run("deliveries", "show", "nonsense").stderr
+
+
+def test_another_program_prints_its_own_commands() -> None:
+    program = Program(
+        "python manage.py holdfast", "holdfast.django:hf", {"holdfast schema migrate": "python manage.py migrate"}
+    )
+    settings = Settings(app="holdfast.django:hf", program=program)
+    for text, printed in (
+        ("replay: holdfast replay --dry-run", "replay: python manage.py holdfast replay --dry-run"),
+        ("run `holdfast schema migrate`", "run `python manage.py migrate`"),
+        (
+            "run `holdfast schema migrate`, then `holdfast stats`",
+            "run `python manage.py migrate`, then `python manage.py holdfast stats`",
+        ),
+        ("start `holdfast worker --app module:attribute`", "start `python manage.py holdfast worker`"),
+        ("start `holdfast worker --app module:attr`", "start `python manage.py holdfast worker`"),
+        ("upgrade holdfast here", "upgrade holdfast here"),
+    ):
+        assert with_store(text, settings) == printed
+    settings = Settings(app="other:hf", schema="ops", program=program)
+    assert next_command("holdfast stats", settings) == "python manage.py holdfast stats --schema ops --app other:hf"

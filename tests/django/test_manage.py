@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable
@@ -101,11 +102,11 @@ def example(name: str) -> str:
 
 
 @pytest.fixture(params=["sqlite", "postgres18"])
-def address(request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[Any], str]) -> str:
-    """The DSN of the project's database."""
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The DSN of the project's database, which is empty."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'shop.db'}"
-    return database(request.getfixturevalue(request.param))
+    return str(request.getfixturevalue(request.param).create_database(f"shop_{secrets.token_hex(4)}"))
 
 
 @pytest.fixture
@@ -184,6 +185,17 @@ print("left", len(hf.ops.sync.deliveries()) + len(hf.ops.sync.messages()))
     # Not a test database, so its flush leaves what Holdfast stores.
     assert manage("flush", "--noinput", dsn=dsn).returncode == 0
     assert "order.placed" in manage("holdfast", "messages", "list", dsn=dsn).stdout
+
+
+def test_printed_commands_are_those_of_the_project(manage: Any, address: str) -> None:
+    before = manage("holdfast", "stats", dsn=address)
+    assert before.returncode == 5
+    assert "`python manage.py migrate`" in before.stderr
+    assert manage("migrate", dsn=address).returncode == 0
+    script = "from holdfast.django import hf; hf.sync.publish('order.placed', {'item': 'tea'})"
+    assert manage("shell", "-c", script, dsn=address).returncode == 0
+    ended = manage("holdfast", "doctor", dsn=address)
+    assert "`python manage.py holdfast worker`" in ended.stdout, ended.stdout
 
 
 def test_dumpdata_works(manage: Any, address: str) -> None:

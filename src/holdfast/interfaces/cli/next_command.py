@@ -12,6 +12,8 @@ from holdfast.interfaces.cli.settings import Settings
 
 # In backquotes, or at the end of a note such as `next: holdfast plans start ID`.
 _COMMAND = re.compile(r"(?<=`)holdfast [^`]+(?=`)|(?<=: )holdfast [^`]+$")
+# The place of an app in a hint; another program has its own.
+_ANY_APP = re.compile(r" --app module:attr(?:ibute)?\b")
 # A worker has the store of its app, and these commands have none.
 _WITHOUT_STORE = ("worker", "demo", "drill", "completion", "version")
 
@@ -24,17 +26,31 @@ def with_store(text: str, settings: Settings | None = None) -> str:
 def next_command(line: str, settings: Settings | None = None) -> str:
     """A command with the options that chose the store. A DSN with a password is not repeated: it is shown as `…`."""
     settings = settings or _running()
+    return line if settings is None else _in_program(_with_options(line, settings), settings)
+
+
+def _with_options(line: str, settings: Settings) -> str:
     words = line.split()
-    if settings is None or len(words) < 2 or words[1] in _WITHOUT_STORE or "--help" in words:
+    if len(words) < 2 or words[1] in _WITHOUT_STORE or "--help" in words:
         return line
     return line + store_options(settings, words)
 
 
 def store_options(settings: Settings, without: Collection[str] = ()) -> str:
     """The options of a command line that chose the store, each after a space, except those that a command has already."""
+    app = None if settings.program is not None and settings.app == settings.program.app else settings.app
     given = {"--dsn": settings.dsn and _without_password(settings.dsn)}
-    given |= {"--schema": _quoted(settings.schema), "--app": _quoted(settings.app)}
+    given |= {"--schema": _quoted(settings.schema), "--app": _quoted(app)}
     return "".join(f" {name} {value}" for name, value in given.items() if value and name not in without)
+
+
+def _in_program(line: str, settings: Settings) -> str:
+    """The command as it is written for the program that runs the command line, such as `manage.py holdfast`."""
+    if settings.program is None:
+        return line
+    if line in settings.program.commands:
+        return settings.program.commands[line]
+    return settings.program.name + _ANY_APP.sub("", line).removeprefix("holdfast")
 
 
 def _without_password(dsn: str) -> str:

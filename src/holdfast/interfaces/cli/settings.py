@@ -6,8 +6,8 @@ import os
 import socket
 import sys
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +26,17 @@ FORMATS = ("table", "json", "jsonl")
 C = TypeVar("C", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True)
+class Program:
+    """Another program that runs this command line, such as `manage.py holdfast`. Printed commands are written for it."""
+
+    name: str
+    app: str
+    """The app that it always uses, as for --app."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Commands that it has in another form, by the form of `holdfast`."""
+
+
 @dataclass
 class Settings:
     """The shared options of one command line. They may be placed before or after the subcommand."""
@@ -39,6 +50,7 @@ class Settings:
     log_format: str = "auto"
     log_level: str = "info"
     opened: "Store | None" = None
+    program: Program | None = None
 
     @property
     def tabular(self) -> bool:

@@ -3,14 +3,17 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from django.apps import apps
 from django.core.management.base import BaseCommand, CommandError
 
+from holdfast.core.errors import HoldfastError
+from holdfast.django.configuration import read_configuration
 from holdfast.interfaces.cli import main
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.settings import Settings
+from holdfast.interfaces.cli.settings import Program, Settings
 
 _APP = "holdfast.django:hf"
 
@@ -28,7 +31,7 @@ class Command(BaseCommand):
         django.add_argument("--pythonpath")
         # `manage.py` has applied both.
         _, rest = django.parse_known_args(argv[2:])
-        _run(rest, f"{argv[0].rpartition('/')[2]} {argv[1]}")
+        _run(rest, f"{Path(argv[0]).name} {argv[1]}")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -50,4 +53,19 @@ def _run(arguments: Sequence[str], program: str) -> None:
         # The handlers are not imported: a worker would leave their deliveries pending.
         sys.stderr.write(f"error: {problem}\n")
         sys.exit(ExitCode.USAGE)
-    main(list(arguments), prog_name=program, obj=Settings(app=_APP))
+    main(list(arguments), prog_name=program, obj=Settings(app=_APP, program=_program()))
+
+
+def _program() -> Program:
+    """How this project writes its commands, such as `python manage.py holdfast`."""
+    started = Path(sys.argv[0])
+    if started.suffix != ".py":
+        command = started.name if started.name.startswith("django-admin") else "python manage.py"
+    else:
+        command = "python -m django" if started.name == "__main__.py" else f"python {started.name}"
+    try:
+        is_migrated_here = read_configuration().migrate
+    except HoldfastError:  # the command reports it when it loads the app
+        is_migrated_here = False
+    migration = {"holdfast schema migrate": f"{command} migrate"} if is_migrated_here else {}
+    return Program(f"{command} holdfast", _APP, migration)
