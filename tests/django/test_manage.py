@@ -198,6 +198,24 @@ def test_printed_commands_are_those_of_the_project(manage: Any, address: str) ->
     assert "`python manage.py holdfast worker`" in ended.stdout, ended.stdout
 
 
+def test_help_shows_the_commands_of_holdfast(manage: Any, tmp_path: Path) -> None:
+    ended = manage("help", "holdfast", dsn=f"sqlite:///{tmp_path / 'shop.db'}")
+    assert ended.returncode == 0, ended.stderr
+    assert "Usage: manage.py holdfast" in ended.stdout
+    assert "\n  dlq " in ended.stdout
+
+
+def test_an_app_that_is_not_installed_is_refused_in_one_line(manage: Any, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.py"
+    settings.write_text(settings.read_text().replace('"holdfast.django", ', ""))
+    ended = manage("check", dsn=f"sqlite:///{tmp_path / 'shop.db'}")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("SettingsError: 'holdfast.django' is not in settings.INSTALLED_APPS; add it"), (
+        ended.stderr
+    )
+    assert len(ended.stderr.splitlines()) == 1
+
+
 def test_dumpdata_works(manage: Any, address: str) -> None:
     assert manage("migrate", dsn=address).returncode == 0
     for option in ((), ("--all",)):

@@ -191,7 +191,7 @@ def test_a_dsn_of_another_database_is_refused_by_the_checks(database: Any, postg
         with override_settings(HOLDFAST={"DSN": dsn}):
             return [str(one.id) for one in (*checks.check_configuration(), *checks.check_tables(["default"]))]
 
-    own, other = (database(postgres18) for _ in range(2))
+    own, other = database(postgres18), postgres18.create_database("django_other")
     set_database("default", own)
     assert found(own) == []
     # Without a connection only the names are known, which a pooler may change.

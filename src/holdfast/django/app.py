@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from django.apps import apps
+
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.sync import SyncHoldfast
 from holdfast.core.errors import HoldfastError
@@ -56,9 +58,10 @@ class DjangoHoldfast(Holdfast):
     @property
     def _separate_dsn(self) -> str | None:
         """A DSN that replaces the one of the alias. `HOLDFAST["DSN"]` names the real database, so tests ignore it."""
-        if self._dsn == self.configuration.dsn and uses_test_database(self.configuration.database):
+        given = self._dsn
+        if given is not None and given == self.configuration.dsn and uses_test_database(self.configuration.database):
             return None
-        return self._dsn
+        return given
 
     @property
     def _runtime(self) -> Runtime:
@@ -141,6 +144,11 @@ class DjangoSync(SyncHoldfast):
 def project_app() -> DjangoHoldfast:
     """The app of this project, made from `settings.HOLDFAST` at its first use."""
     configuration = read_configuration()
+    if apps.ready and not apps.is_installed("holdfast.django"):
+        raise SettingsError(
+            "'holdfast.django' is not in settings.INSTALLED_APPS; add it: it creates the tables, imports the handlers and "
+            "checks the settings"
+        )
     generation_from_environment()  # its error is not one of the options
     try:
         return DjangoHoldfast(configuration)

@@ -15,7 +15,7 @@ from django.utils.module_loading import autodiscover_modules
 from holdfast.core.errors import SchemaMismatch
 from holdfast.django.configuration import SettingsError, read_configuration
 
-_MANAGEMENT = ("manage.py", "django-admin", "django-admin.py", "__main__.py")
+_MANAGEMENT = ("manage.py", "django-admin", "django-admin.py")
 
 
 class HoldfastConfig(AppConfig):
@@ -48,7 +48,8 @@ class HoldfastConfig(AppConfig):
 
 
 def _is_management_command() -> bool:
-    return Path(sys.argv[0]).name in _MANAGEMENT
+    started = Path(sys.argv[0])
+    return started.name in _MANAGEMENT or started.parts[-2:] == ("django", "__main__.py")
 
 
 def _create_tables(using: str, verbosity: int = 1, stdout: Any = None, **signal: Any) -> None:

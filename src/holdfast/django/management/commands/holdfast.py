@@ -33,6 +33,10 @@ class Command(BaseCommand):
         _, rest = django.parse_known_args(argv[2:])
         _run(rest, f"{Path(argv[0]).name} {argv[1]}")
 
+    def print_help(self, prog_name: str, subcommand: str) -> None:
+        """`manage.py help holdfast` shows the commands of Holdfast."""
+        _run(["--help"], f"{Path(prog_name).name} {subcommand}")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("arguments", nargs=argparse.REMAINDER)
 
