@@ -217,7 +217,7 @@ def test_an_app_that_is_not_installed_is_refused_in_one_line(manage: Any, tmp_pa
 
 
 def test_dumpdata_works(manage: Any, address: str) -> None:
-    assert manage("migrate", dsn=address).returncode == 0
+    assert manage("migrate", "--run-syncdb", dsn=address).returncode == 0
     for option in ((), ("--all",)):
         ended = manage("dumpdata", *option, dsn=address)
         assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr
