@@ -45,7 +45,7 @@ def uses_test_database(alias: str) -> bool:
     config, settings = apps.app_configs.get("holdfast"), connections.settings.get(alias)
     if config is None or settings is None:
         return False
-    return str(settings["NAME"]) != config.names_at_start.get(alias)
+    return bool(str(settings["NAME"]) != config.names_at_start.get(alias))
 
 
 def dsn_of(database: Any) -> str:
