@@ -95,7 +95,7 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("names amount", lambda hf: hf.command(key="pay:{amount}")(pay)),
     ("takes no parameters", lambda hf: hf.cron("* * * * *")(pay)),
     ("cannot be read", lambda hf: hf.cron("61 * * * *")(no_parameters)),
-    ("cannot be read", lambda hf: hf.cron("every day")(no_parameters)),
+    ("has 2 fields; give minute, hour", lambda hf: hf.cron("every day")(no_parameters)),
     ("cannot be read", lambda hf: hf.cron("0 0 30 2 *")(no_parameters)),
     ("time zone 'Mars/Olympus'", lambda hf: hf.cron("* * * * *", tz="Mars/Olympus")(no_parameters)),
     ("time zone ''", lambda hf: hf.cron("* * * * *", tz="")(no_parameters)),

@@ -188,7 +188,7 @@ async def test_bad_input_is_refused_with_the_remedy(hf: Holdfast) -> None:
     naive = datetime(2030, 1, 1)  # noqa: DTZ001
     past = datetime(2020, 1, 1, tzinfo=UTC)
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"cron": "0 7 * *"}, ConfigurationError, "cannot be read"),
+        ({"cron": "0 7 * *"}, ConfigurationError, "has 4 fields; give minute"),
         ({"cron": "0 0 31 2 *"}, ConfigurationError, "cannot be read"),
         ({"tz": "Europe/Berln"}, ConfigurationError, "time zone 'Europe/Berln' is not known"),
         ({"cron": None, "every": "0.5s"}, ConfigurationError, "shortest interval is 1s"),
