@@ -36,6 +36,12 @@ document.addEventListener("securitypolicyviolation", (event) => window.violation
 """
 
 
+_COVERED = """Math.max(0, ...[...document.querySelectorAll("td.do")].map(
+    (one) => one.previousElementSibling.getBoundingClientRect().right - one.getBoundingClientRect().left))
+"""
+"""How many pixels of another column are below the buttons of a row."""
+
+
 @dataclass
 class Shop:
     """A running console of a shop after failures, and the errors of the browser."""
@@ -323,13 +329,15 @@ def test_no_screen_is_wider_than_a_small_phone(browser: Browser, shop: Shop) -> 
 
 
 @pytest.mark.parametrize("width", [1100, 1280])
-def test_no_table_needs_scrolling_on_a_small_laptop(browser: Browser, shop: Shop, width: int) -> None:
+def test_the_buttons_of_a_table_cover_no_column_on_a_small_laptop(browser: Browser, shop: Shop, width: int) -> None:
     shop.ops.create_plan(Action.REPLAY, Filter(dead=True), limit=3, actor="ada@laptop.example", reason="a sample first")
     with _page(browser, shop, viewport={"width": width, "height": 800}) as page:
         for path in ("/queues", "/plans", "/consumers", "/breakers"):
             page.goto(path)
-            hidden = page.evaluate("(one => one.scrollWidth - one.clientWidth)(document.querySelector('.scroll'))")
-            assert hidden <= 0, f"{path}: the buttons cover {hidden} pixels"
+            assert page.evaluate(_COVERED) <= 1, path
+            if path in ("/queues", "/plans"):
+                hidden = page.evaluate("(one => one.scrollWidth - one.clientWidth)(document.querySelector('.scroll'))")
+                assert hidden <= 0, f"{path} scrolls sideways"
 
 
 def test_rows_are_selected_on_a_small_phone(browser: Browser, shop: Shop) -> None:
