@@ -37,7 +37,9 @@ def one_line(event: str, fields: Mapping[str, object], options: str = "") -> str
     if (folded := fields.get("folded")) is not None:
         parts.append(f" {_shown(folded)} more like it in {_shown(fields.get('folded_seconds'))} s, the last at")
     if (attempt := fields.get("attempt")) is not None:
-        most = fields.get("max_attempts")
+        # A dead letter before the limit is final: `1/5` would look as if four runs were left.
+        is_early = event == "dead letter" and attempt != fields.get("max_attempts")
+        most = None if is_early else fields.get("max_attempts")
         parts.append(f" attempt {_shown(attempt)}" + (f"/{_shown(most)}" if most is not None else ""))
     if error := fields.get("error") or fields.get("error_type"):
         kind = fields.get("error_type") if fields.get("error") else None
