@@ -61,7 +61,7 @@ def test_the_page_shows_queues_and_dead_letters_with_links_and_changes_nothing(
     assert "ValueError: &lt;b&gt;no stock" in text
     assert "The newest 1 of 1 dead letters" in text
     assert "Holdfast &rsaquo; Deliveries" in text
-    assert text.count('<div class="results">') == 2, "each table scrolls alone"
+    assert text.count('<div class="results">') == 2, "each table scrolls separately"
     assert "<b>no stock" not in text
     assert f"<td>{letter.delivery.id}</td>" in text
     hf.configuration = read_configuration({"CONSOLE_URL": "https://ops.example.com/hf/"})
