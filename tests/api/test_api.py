@@ -313,7 +313,7 @@ async def test_the_audit_log_names_the_token_as_the_actor(store: Store, client: 
         assert (answer.status_code, answer.json()) == (200, {"changed": True})
     assert (await operator.post("/consumers/mail/resume", json=WHY)).json() == {"changed": False}
     assert (await operator.post("/consumers/mial/pause", json=WHY)).status_code == 404
-    await operator.post("/breakers/payments.eu/trip", json={"seconds": 60, **WHY})
+    await operator.post("/breakers/payments.eu/trip", json={"seconds": 60, "force": True, **WHY})
     assert [one["state"] for one in (await get(operator, "/breakers"))["items"]] == ["open"]
     named = {"x-request-id": "r-77"}
     assert (await operator.post("/queues/default/pause", json=WHY, headers=named)).headers["x-request-id"] == "r-77"

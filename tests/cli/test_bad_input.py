@@ -230,7 +230,7 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     (("queues", "limit", "mial", "--limit", "5"), 3, "did you mean 'mail'?"),
     (("queues", "limit", "mail"), 2, "a rate or a reset (--limit, --rate, --reset)"),
     (("schedules", "put", "x", "mail"), 2, "exactly one of cron, every and at"),
-    (("enqueue", "mial", "{}"), 3, "force (--force) stores it"),
+    (("enqueue", "mial", "{}"), 3, "use force (--force on the command line) to store it"),
     (("dlq", "discard"), 2, "nothing to discard is selected"),
     (("dlq", "discard", ABSENT), 3, ABSENT),
     (("dlq", "discard", ABSENT, "--consumer", "mail"), 2, "ids cannot be combined with filters"),

@@ -54,9 +54,9 @@ def cli(type: str, body: str, headers: tuple[str, ...], **options: Any) -> None:
       jq -c . order.json | holdfast publish order.placed -
     """
     content, message_headers = read_json(body), read_headers(headers)
+    ops, who = settings().operations(), settings().who()
     if settings().uses_app:
         _check_payload(settings().load_app(), type, content, message_headers)
-    ops, who = settings().operations(), settings().who()
     published = ops.publish(type, content, actor=who, headers=message_headers, **options)
     print_published(published, "published")
     if published.created:
@@ -83,9 +83,9 @@ def enqueue(job: str, arguments: str, headers: tuple[str, ...], **options: Any) 
     parameters, message_headers = read_json(arguments), read_headers(headers)
     if not isinstance(parameters, dict):
         raise InvalidPayload("$", "the arguments of a job must be a JSON object with its parameters by name")
+    ops, who = settings().operations(), settings().who()
     if settings().uses_app:
         _check_arguments(settings().load_app(), job, parameters)
-    ops, who = settings().operations(), settings().who()
     print_published(ops.enqueue(job, parameters, actor=who, headers=message_headers, **options), "enqueued")
 
 
