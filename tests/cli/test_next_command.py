@@ -2,10 +2,12 @@
 
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from holdfast.core.telemetry.log_line import one_line
 from holdfast.interfaces.cli.next_command import next_command, with_store
 from holdfast.interfaces.cli.settings import Program, Settings
 from tests.cli.conftest import Shop
@@ -89,3 +91,9 @@ def test_another_program_prints_its_own_commands() -> None:
         assert with_store(text, settings) == printed
     settings = Settings(app="other:hf", schema="ops", program=program)
     assert next_command("holdfast stats", settings) == "python manage.py holdfast stats --schema ops --app other:hf"
+
+
+def test_a_log_line_prints_the_command_of_its_program() -> None:
+    settings = Settings(app="holdfast.django:hf", program=Program("python manage.py holdfast", "holdfast.django:hf"))
+    line = one_line("dead letter", {"consumer": "bill", "dlq_id": "7"}, partial(next_command, settings=settings))
+    assert line == "dead letter: bill; python manage.py holdfast dlq show 7"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from holdfast.core.failures.frame import own_frame
 from holdfast.core.values.text import printable, safe_str, truncated
@@ -21,10 +21,10 @@ _OMITTED = frozenset(
 )
 
 
-def one_line(event: str, fields: Mapping[str, object], options: str = "") -> str:
+def one_line(event: str, fields: Mapping[str, object], complete: Callable[[str], str] = str) -> str:
     """Return the line without its stack trace; control characters in it are escaped.
 
-    `options` are appended to the command in the line, such as ` --app shop:hf`.
+    `complete` makes the command in the line one that can be copied, for instance with ` --app shop:hf`.
 
     >>> known = {"consumer": "mail", "event_type": "order.placed", "attempt": 1, "max_attempts": 5, "error": "down"}
     >>> one_line("delivery retried", known | {"error_type": "OSError", "next_attempt_in": 2.5})
@@ -53,7 +53,7 @@ def one_line(event: str, fields: Mapping[str, object], options: str = "") -> str
     if hint := fields.get("hint"):
         parts.append(f"; {_shown(hint)}")
     if command := _command(event, fields):
-        parts.append(f"; {command}{options}")
+        parts.append(f"; {complete(command)}")
     return "".join(parts)
 
 

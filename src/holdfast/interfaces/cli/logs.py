@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -26,10 +26,10 @@ _LEVEL = "HOLDFAST_LOG_LEVEL"
 _COLORS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
 
 
-def configure_logs(format: str, level: str, options: str = "") -> None:
+def configure_logs(format: str, level: str, complete: Callable[[str], str] = str) -> None:
     """Configures logging of this process and, through the environment, of the worker processes it starts.
 
-    `options` are appended to each command in a line, so that it can be copied.
+    `complete` makes each command in a line one that can be copied.
 
     Tracebacks contain no local variables, because these may hold payloads or passwords. Secrets are masked in every line.
     """
@@ -40,7 +40,7 @@ def configure_logs(format: str, level: str, options: str = "") -> None:
     atexit.register(background.flush)
     stderr = _Stderr()
     render: structlog.types.Processor = (
-        _Readable(colors=terminal and not os.environ.get("NO_COLOR"), options=options)
+        _Readable(colors=terminal and not os.environ.get("NO_COLOR"), complete=complete)
         if readable
         else structlog.processors.JSONRenderer(default=lambda value: mask(safe_str(value)))
     )
@@ -89,14 +89,14 @@ class _Stderr:
 class _Readable:
     """Renders a readable line: time, level, event and fields, followed by the stack trace if there is one."""
 
-    def __init__(self, *, colors: bool, options: str) -> None:
-        self._colors, self._options = colors, options
+    def __init__(self, *, colors: bool, complete: Callable[[str], str]) -> None:
+        self._colors, self._complete = colors, complete
 
     def __call__(self, _logger: object, _method: str, line: structlog.types.EventDict) -> str:
         level, at = str(line.pop("level", "")), str(line.pop("timestamp", ""))
         event = safe_str(line.pop("event", ""))
         traces = [str(line.pop(name)) for name in ("exception", "stack") if line.get(name)]
-        text = one_line(event, line, self._options)
+        text = one_line(event, line, self._complete)
         if isinstance(trace := line.get("stack_trace"), str):
             traces.append(trace)
         # The time of day of an ISO time in UTC.

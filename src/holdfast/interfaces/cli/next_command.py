@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Collection
 from urllib.parse import urlsplit
 
 import click
@@ -33,15 +32,11 @@ def _with_options(line: str, settings: Settings) -> str:
     words = line.split()
     if len(words) < 2 or words[1] in _WITHOUT_STORE or "--help" in words:
         return line
-    return line + store_options(settings, words)
-
-
-def store_options(settings: Settings, without: Collection[str] = ()) -> str:
-    """The options of a command line that chose the store, each after a space, except those that a command has already."""
     app = None if settings.program is not None and settings.app == settings.program.app else settings.app
     given = {"--dsn": settings.dsn and _without_password(settings.dsn)}
     given |= {"--schema": _quoted(settings.schema), "--app": _quoted(app)}
-    return "".join(f" {name} {value}" for name, value in given.items() if value and name not in without)
+    options = [f"{name} {value}" for name, value in given.items() if value and name not in words]
+    return " ".join([line, *options])
 
 
 def _in_program(line: str, settings: Settings) -> str:

@@ -2,12 +2,13 @@
 
 import asyncio
 import importlib.util
+from functools import partial
 
 import click
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.next_command import store_options
+from holdfast.interfaces.cli.next_command import next_command
 from holdfast.interfaces.cli.output import note
 from holdfast.interfaces.cli.settings import command, settings
 
@@ -47,7 +48,7 @@ def cli(host: str, port: int, read_only: bool, auth: str) -> ExitCode:
     chosen: Auth = "token" if auth == "token" else "none"
     store = settings().store()
     store.check_schema()
-    configure_logs(settings().log_format, settings().log_level.lower(), store_options(settings()))
+    configure_logs(settings().log_format, settings().log_level.lower(), partial(next_command, settings=settings()))
     app = standalone(Operations(store), host=host, auth=chosen, actor=settings().who(), read_only=read_only)
 
     async def run() -> None:

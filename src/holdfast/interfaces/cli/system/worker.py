@@ -2,6 +2,7 @@
 
 import os
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.core.values.names import check_name
 from holdfast.interfaces.cli.exit_codes import AppFailed
 from holdfast.interfaces.cli.filters import DURATION, SIZE
-from holdfast.interfaces.cli.next_command import store_options
+from holdfast.interfaces.cli.next_command import next_command
 from holdfast.interfaces.cli.settings import command, settings
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def cli(queues: str | None, processes: int, generation: int | None, **given: Any
     chosen = settings()
     slots = _queues(queues, given["concurrency"])
     options = WorkerOptions(queues=slots, generation=generation or 0, cron=not given["until_idle"], **given)
-    configure_logs(chosen.log_format, chosen.log_level.lower(), store_options(chosen))
+    configure_logs(chosen.log_format, chosen.log_level.lower(), partial(next_command, settings=chosen))
     if chosen.dsn is not None:
         # The app reads it on import, and so do the worker processes that are started.
         os.environ["HOLDFAST_DSN"] = chosen.dsn
