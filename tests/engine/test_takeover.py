@@ -217,6 +217,36 @@ async def test_a_claim_whose_reply_is_slow_is_not_taken_for_lost(
     assert logged(log, "orphaned claim released") == []
 
 
+async def test_a_claim_that_is_settled_while_the_claims_are_read_is_not_taken_for_lost(
+    hf: Holdfast, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first scan does not know it because its reply is slow; during the second one it ends."""
+    release, reply, slowed = asyncio.Event(), hf.store.run, []
+
+    @hf.job(retry=RetryPolicy.none())
+    async def work() -> None:
+        await release.wait()
+
+    async def slow(steps: Operation[Any]) -> Any:
+        found = await reply(steps)
+        if isinstance(found, list) and found and isinstance(found[0], Claimed):
+            await asyncio.sleep(LEASE.total_seconds() * 0.9)
+            slowed.append("claim")
+        elif slowed and isinstance(found, dict) and found and not release.is_set():
+            release.set()  # the read of what the worker holds
+            await eventually(lambda: _all(hf, Status.DELIVERED))
+            await asyncio.sleep(0.1)
+        return found
+
+    monkeypatch.setattr(hf.store, "run", slow)
+    await work.enqueue()
+    async with working(hf, lease=LEASE):
+        await eventually(lambda: _all(hf, Status.DELIVERED))
+        await asyncio.sleep(0.2)
+    assert slowed == ["claim"]
+    assert logged(log, "orphaned claim released") == []
+
+
 async def test_a_claim_whose_reply_was_lost_is_given_back_at_the_end_at_the_latest(
     postgres18: PostgresServer, postgres18_dsn: str
 ) -> None:

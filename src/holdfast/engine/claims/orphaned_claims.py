@@ -53,9 +53,14 @@ class OrphanedClaims:
         self._release(await self._held_unknown())
 
     async def _held_unknown(self) -> dict[UUID, int]:
+        # A delivery may be settled while the store is read: it was known before, and is not known after.
+        known = self._known()
         held = await self._store.run(held_claims(self._worker))
-        known = self._settler.ids().union(*(pool.ids() for pool in self._pools))
+        known |= self._known()
         return {id: fence for id, fence in held.items() if id not in known}
+
+    def _known(self) -> set[UUID]:
+        return self._settler.ids().union(*(pool.ids() for pool in self._pools))
 
     def _release(self, orphaned: dict[UUID, int]) -> None:
         for id, fence in orphaned.items():
