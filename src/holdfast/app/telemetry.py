@@ -36,8 +36,8 @@ _IDLE = ("_ProxyMeterProvider", "NoOpMeterProvider")
 class MetricsCollector:
     """Collects an app's metrics.
 
-    It queries the store at most every ten seconds, and less often, once a minute, if the query is slow. While the store is unavailable, only
-    the counts of this process are returned.
+    It queries the store at most every ten seconds, and less often, once a minute, if the query is slow. While the store
+    is unavailable, only the counts of this process are returned.
     """
 
     def __init__(self, app: "Holdfast") -> None:

@@ -129,8 +129,8 @@ def _times(expression: str, tz: str, after: datetime) -> Iterator[datetime]:
         times = CronSim(expression, after.astimezone(zone))
     except (CronSimError, ValueError) as error:
         raise ConfigurationError(
-            f"cron expression {expression!r} cannot be read: {_problem(error, expression)}; give minute, hour, day, month and weekday, such as "
-            "'0 7 * * *'"
+            f"cron expression {expression!r} cannot be read: {_problem(error, expression)}; give minute, hour, day, month "
+            "and weekday, such as '0 7 * * *'"
         ) from None
     return (at.astimezone(UTC) for at in times)
 

@@ -41,7 +41,8 @@ def requires_own_conn(function: Callable[P, R]) -> Callable[P, R]:
         if "conn" not in named:
             raise TypeError(
                 f"{function.__qualname__}() needs conn=: pass the open connection or session with which the handler writes its "
-                "effect, in Django the alias (conn='default'); if the handler has no effect in the database, return without this call"
+                "effect, in Django the alias (conn='default'); if the handler has no effect in the database, return without "
+                "this call"
             )
         try:
             return function(*args, **named)

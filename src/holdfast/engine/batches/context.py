@@ -97,8 +97,8 @@ class BatchContext:
     async def complete(self, *, conn: Any) -> None:
         """Marks every delivery of the batch delivered in the handler's transaction: effect and outcome commit together.
 
-        Raises `LeaseLost` if one of them is lost, and `AlreadyCompleted` if this run has completed them; the database has then rolled back the transaction, and catching the error
-        commits nothing. Commit soon, as after `Context.complete`.
+        Raises `LeaseLost` if one of them is lost, and `AlreadyCompleted` if this run has completed them; the database has
+        then rolled back the transaction, and catching the error commits nothing. Commit soon, as after `Context.complete`.
         """
         adapter = await bind(self._store, conn, "ctx.complete")
         with self._one_completion():

@@ -174,8 +174,8 @@ class Context:
         the function returns afterwards is ignored.
 
         `key` is an external id to handle only once (with the message's source); without it the message itself is the
-        key. Raises `LeaseLost`, `AlreadyCompleted` or `AlreadyHandled`; the database has then rolled back the transaction, and catching
-        the error commits nothing. Commit soon: PostgreSQL ends a session whose transaction stays idle for a lease
+        key. Raises `LeaseLost`, `AlreadyCompleted` or `AlreadyHandled`; the database has then rolled back the
+        transaction, and catching the error commits nothing. Commit soon: PostgreSQL ends a session whose transaction stays idle for a lease
         after this call, so that a lost host does not keep the delivery locked.
         """
         completion = self._with_result(self._completion(key), result)

@@ -34,8 +34,8 @@ class ConsumerState:
     pending.
 
     `workers` counts the live workers that serve it, `live_generation` is the highest generation among them.
-    `queue_paused_at` is when its queue was paused, if it is. `blocked_until` is None if that time has passed. `keep` is how long its delivered rows are kept, None for the
-    retention of the app. `reads_from` is the broker's stream whose records it gets, as its workers reported it.
+    `queue_paused_at` is when its queue was paused, if it is. `blocked_until` is None if that time has passed. `keep` is
+    how long its delivered rows are kept, None for the retention of the app. `reads_from` is the broker's stream whose records it gets, as its workers reported it.
     """
 
     name: str
